@@ -18,11 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.lab import SSHD, Lab, PlainLab, eventually
 from tests.pythons import pythons
 
 REPOSITORY = Path(__file__).parent.parent
+# On a machine with much to do, inputs come slowly.
+settings.register_profile("mesh", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("mesh")
 PATIENCE = 60.0  # seconds for one mesh command; a test that needs more hangs
 
 

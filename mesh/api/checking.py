@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from mesh.api.choosing import choose_cluster, make_spec, project_here
+from mesh.api.choosing import choose_cluster, make_spec, named_clusters, project_here
 from mesh.app.assemble import placed
 from mesh.app.carriers import carrier_of
 from mesh.app.owner import Owners
 from mesh.config.project import Project
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, place_ranks
-from mesh.core.errors import UsageError
+from mesh.core.errors import NoHosts, UsageError
+from mesh.core.findings import Finding, Verdict, unknown
 from mesh.core.module import NO_PREPARATION, Conda, Docker, Preparation
 from mesh.core.module import Python as PythonEnvironment
 from mesh.core.run import Kind, PrerunEntry, RunSpec
 from mesh.engine.question import Question
+from mesh.hosts.interfaces import Purpose
+from mesh.hosts.sources import source_of
 
 if TYPE_CHECKING:
     from mesh.check.checkup import Wanted
     from mesh.check.vetting import Vetted
-    from mesh.core.findings import Finding
 
 DEFAULTS = Options()
 TCP_TIMEOUT_S = 3.0  # seconds for a host to take a connection; a packet that was lost is sent again after 1 s
@@ -58,14 +60,24 @@ def check(
 
     paths: that must be there, readable, and the same on all hosts; relative ones are in the workspace there
     programs: names that must be on PATH
-    Raises UsageError.
+    No host is made for it: of a cluster without hosts there is one report, which has the name of the cluster.
+    Raises UsageError, and MeshError if the hosts of a cluster cannot be found.
     """
     from mesh.check.checkup import Wanted
 
-    found, project = choose_cluster(cluster, options, clusters_file), project_here()
     for what, given in (("path", paths), ("program", programs)):
         if isinstance(given, str) or not all(isinstance(one, str) and one and "\0" not in one for one in given):
             raise UsageError(f"expected a list of {what}s, found {given!r}")
+    named = named_clusters(cluster, clusters_file)
+    before = {one.name: source_of(one).check(one) for one in named}
+    is_failed = any(one.verdict is Verdict.FAILED for findings in before.values() for one in findings)
+    try:
+        found = named[0] if is_failed else choose_cluster(cluster, options, clusters_file, purpose=Purpose.CHECK)
+    except NoHosts:
+        if not any(before.values()):
+            raise
+        is_failed, found = True, named[0]
+    project = project_here()
     spec, is_shared = make_spec(project, options, ()), carrier_of(found).locks
     wanted = Wanted(
         project=spec.project,
@@ -78,8 +90,11 @@ def check(
         master_port=options.master_port,
         steps=carrier_of(found).steps,
         hints=carrier_of(found).hints,
+        shm_hint=carrier_of(found).shm_hint,
     )
-    return _check(found, wanted)
+    if is_failed:
+        return [_without_hosts(name, findings, wanted) for name, findings in before.items() if findings]
+    return _check(found, wanted, before)
 
 
 def vetted(
@@ -161,13 +176,23 @@ def new_key() -> str:
     return os.urandom(32).hex()
 
 
-def _check(cluster: Cluster, wanted: Wanted) -> list[HostReport]:
+def _without_hosts(name: str, findings: Sequence[Finding], wanted: Wanted) -> HostReport:
+    """Return the report about a cluster whose hosts are not asked."""
+    known = {one.name for one in findings}
+    return HostReport(host=name, findings=(*findings, *(unknown(one) for one in wanted.names if one not in known)))
+
+
+def _check(cluster: Cluster, wanted: Wanted, before: Mapping[str, Sequence[Finding]]) -> list[HostReport]:
+    """Ask all hosts. before: the findings of each cluster that needed none"""
     from mesh.api.inquiries import ask
-    from mesh.check.checkup import Checkup
+    from mesh.check.checkup import Checkup, merged
 
     checkup = Checkup(place_ranks(cluster.hosts, slices=cluster.slices), wanted, new_key(), Owners().is_dead)
     inquiry = ask(cluster, Question(message=checkup.question()), then=checkup.then, reach=TCP_TIMEOUT_S)
+    of_cluster = [before.get(part.name, ()) for part in cluster.parts or () for _ in part.hosts]
+    if len(of_cluster) != len(cluster.hosts):
+        of_cluster = [next(iter(before.values()), ())] * len(cluster.hosts)
     return [
-        HostReport(host=host.name, findings=(*findings, *carrier_of(cluster).findings(host)))
-        for host, findings in zip(cluster.hosts, checkup.findings(inquiry), strict=True)
+        HostReport(host=host.name, findings=(*merged(own, findings), *carrier_of(cluster).findings(host)))
+        for host, own, findings in zip(cluster.hosts, of_cluster, checkup.findings(inquiry), strict=True)
     ]

@@ -59,6 +59,13 @@ def selected(selector: str, clusters_file: str, purpose: Purpose) -> Cluster:
         raise
 
 
+def named_clusters(selector: str, clusters_file: str) -> list[Cluster]:
+    """Return the clusters of a selector without hosts that a source finds; "" is the default one. Raises UsageError."""
+    file, text = cluster_file(clusters_file), selector or default_cluster()[0]
+    names = dict.fromkeys(part.cluster for part in _parts(text, file) if part.cluster)
+    return [find_cluster(name, file) for name in names if is_cluster(name, file)]
+
+
 def default_cluster() -> tuple[str, str]:
     """Return the selector for commands that name no cluster, and its place. Raises UsageError if there is none."""
     found = chosen_default(project_here(), os.environ)

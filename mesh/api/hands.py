@@ -62,7 +62,7 @@ _HOLDER = re.compile(rf"\(run ({RUN_ID.pattern})")
 DECIDED = (Cause.COMPLETED, Cause.RANK, Cause.TIMEOUT, Cause.LOST)  # by the run itself, and not by its client
 PERSONS = (
     *("host-key", "login", "python", "sync", "home", "devices", "prerun", "command", "interface", "workspace"),
-    *("module", "modules"),
+    *("module", "modules", "rights", "admission", "image"),
 )
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from mesh.app.owner import user_name
 from mesh.config.tpusource import TpuMade
 from mesh.core.cluster import Cluster
-from mesh.core.errors import MeshError
+from mesh.core.errors import MeshError, NoHosts
 from mesh.core.paths import jobs_directory
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.sources import source_of
@@ -25,7 +25,7 @@ def find_hosts(cluster: Cluster, purpose: Purpose) -> Cluster:
         return source_of(cluster).find(cluster, purpose)
     job = held_job(cluster.name, user_name())
     if job is None:
-        raise MeshError(f"{cluster.name} is not up", hint=f"mesh up {cluster.name}")
+        raise NoHosts(f"{cluster.name} is not up", hint=f"mesh up {cluster.name}")
     found = hosts_held(job)
     if found is None:
         raise MeshError(

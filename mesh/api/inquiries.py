@@ -25,7 +25,7 @@ from mesh.config.project import Project
 from mesh.config.settings import Options, patient
 from mesh.core.amounts import ago
 from mesh.core.cluster import Cluster, place_ranks
-from mesh.core.errors import MeshError, UsageError
+from mesh.core.errors import MeshError, NoHosts, UsageError
 from mesh.core.naming import RUN_ID, NamedRun, ambiguous, the_one
 from mesh.core.outcome import Cause
 from mesh.engine.question import Question
@@ -248,7 +248,7 @@ def _all_clusters(options: Options, clusters_file: str, problems: list[str]) -> 
     problems += [
         f"{name}: not asked: {one}"
         for name, one in zip(file.clusters, found, strict=True)
-        if isinstance(one, MeshError)
+        if isinstance(one, MeshError) and not isinstance(one, NoHosts)  # nothing runs where there are no hosts
     ]
     return [here, *(one for one in found if isinstance(one, Cluster))]
 
@@ -269,6 +269,8 @@ def clusters_of(name: str, options: Options, clusters_file: str, problems: list[
     for cluster in file.clusters.values():
         try:
             yield patient(find_hosts(cluster, Purpose.ASK), options, os.environ)
+        except NoHosts:
+            continue  # nothing runs there
         except MeshError as error:
             problems.append(f"{cluster.name}: not asked: {error}")
 

@@ -2,38 +2,85 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+from msgspec.structs import replace
 
 from mesh.api.holding import check_idle
+from mesh.config.podspec import MadePods
 from mesh.core.cluster import Cluster
+from mesh.core.errors import MeshError
+from mesh.core.statusline import StatusLine
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.kubernetes.made import MadePodSource, make, maker_of
+from mesh.hosts.kubernetes.records import PodsRecords
 
 Notify = Callable[[str], None]
 
 
 def up_pods(cluster: Cluster, notify: Notify, seconds: float, *, adopts: bool = False) -> Cluster:
-    """Make the pods of a cluster, which stay for a time; return it with them. Raises MeshError."""
-    found, record = make(cluster, notify, time.time() + seconds, adopts=adopts)
+    """Make the pods of a cluster, which stay for a time; return it with them. Raises MeshError.
+
+    notify: a StatusLine shows the state of the pods in one line
+    """
+    line = notify if isinstance(notify, StatusLine) else StatusLine(notify)
+    found, record = make(cluster, line, time.time() + seconds, adopts=adopts)
     if record.until:
         until = time.strftime("%b %d %H:%M", time.localtime(record.until))
-        notify(f"{cluster.name}: its pods stay until {until}, and then until idle for {record.hold:g} s")
+        line(f"{cluster.name}: its pods stay until {until}, and then until idle for {record.hold:g} s")
     return found
 
 
 def down_pods(cluster: Cluster, notify: Notify, *, is_forced: bool = False) -> None:
     """Delete the pods of a cluster that were made here, and wait until they are gone.
 
+    Those in a context or namespace that cluster.yaml named before are deleted as well.
+
     is_forced: even while a run is on, or if pods do not answer
     Raises InUse if a run is on, NotOurs for pods that were made elsewhere, and MeshError.
     """
-    _, maker = maker_of(cluster, notify)
-    root = maker.root()
-    if root is None:
+    count, failure = 0, None
+    for one in _places(cluster):
+        try:
+            count += _down(one, notify, is_forced=is_forced)
+        except MeshError as error:  # the others are deleted all the same
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    if not count:
         notify(f"{cluster.name} has no pods: nothing to delete")
-        return
-    if not is_forced and any(pod.status.phase == "Running" for pod in maker.pods(root.metadata.uid)):
-        check_idle(MadePodSource().find(cluster, Purpose.ASK))
-    maker.delete(root)
-    notify(f"{cluster.name}: its pods are deleted")
+
+
+def _places(cluster: Cluster) -> Iterator[Cluster]:
+    """Yield the cluster, and then with each other place where pods of it were made here."""
+    source = cluster.source
+    assert isinstance(source, MadePods)
+    yield cluster
+    seen = set[tuple[str, str]]()
+    with contextlib.suppress(MeshError):  # it was raised before: its context may be gone
+        api, _ = maker_of(cluster, StatusLine())
+        api.close()
+        seen.add((api.place.context, api.place.namespace))
+    for record in PodsRecords(os.environ).read():
+        if record.cluster == cluster.name and (record.context, record.namespace) not in seen:
+            seen.add((record.context, record.namespace))
+            other = replace(source, context=record.context, namespace=record.namespace, place="")
+            yield replace(cluster, source=other)
+
+
+def _down(cluster: Cluster, notify: Notify, *, is_forced: bool) -> bool:
+    """Delete the pods of a cluster in one place; return False if there are none. Raises as ``down_pods``."""
+    api, maker = maker_of(cluster, StatusLine(notify))
+    with api:
+        root = maker.root()
+        if root is None:
+            maker.forget()
+            return False
+        if not is_forced and any(pod.status.phase == "Running" for pod in maker.pods(root.metadata.uid)):
+            check_idle(MadePodSource().find(cluster, Purpose.ASK))
+        maker.delete(root)
+    notify(f"{cluster.name}: its pods in namespace {api.place.namespace} are deleted")
+    return True

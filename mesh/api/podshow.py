@@ -1,19 +1,39 @@
-"""The Role that pods need, and the objects that mesh makes, as YAML for people and `kubectl apply`."""
+"""The Role that pods need, the objects that mesh makes, and those that are there."""
 
 from __future__ import annotations
 
+import calendar
 import json
+import os
+import time
+from collections.abc import Iterator, Sequence
 
 import yaml
 
 from mesh.api.choosing import NOT_NAMED, cluster_file
+from mesh.backends.pods import state
+from mesh.backends.pods.api import Api
+from mesh.backends.pods.happenings import events_of
+from mesh.backends.pods.objects import Pod, Pods, Thing, Things
 from mesh.config.clusters import find_cluster
+from mesh.config.kubernetes import Pods as ExistingPods
 from mesh.config.podspec import MadePods
+from mesh.core.amounts import ago
+from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
+from mesh.core.statusline import StatusLine
+from mesh.core.width import Table
+from mesh.hosts.kubernetes import render
+from mesh.hosts.kubernetes.choice import in_order
+from mesh.hosts.kubernetes.made import maker_of
+from mesh.hosts.kubernetes.records import PodsRecords
 from mesh.hosts.kubernetes.render import Made, pod_object, role_object, root_object
+from mesh.hosts.kubernetes.source import api_of, place_of
 from mesh.hosts.kubernetes.user import user_here
 
 ROOT_UID = "UID-OF-THE-ROOT"  # in the place of what the API server gives
+SHOWN_EVENTS = 3  # of each pod, where no pod is named
+HEAD = ("#", "pod", "phase", "node", "since", "state")
 
 
 def role_text(*, is_existing: bool = False) -> str:
@@ -23,14 +43,120 @@ def role_text(*, is_existing: bool = False) -> str:
 
 def objects_text(name: str, clusters_file: str = "") -> str:
     """Return the objects that mesh makes for a cluster. Raises UsageError if it makes no pods for it."""
-    if not name:
-        raise NOT_NAMED
-    cluster = find_cluster(name, cluster_file(clusters_file))
+    cluster = _named(name, clusters_file)
     if not isinstance(cluster.source, MadePods):
-        raise UsageError(f"{name}: mesh makes no pods for it", hint=f"mesh check {name}")
+        raise UsageError(f"{name}: mesh makes no pods for it", hint=f"mesh pods show {name}")
     made = Made(cluster=name, user=user_here(), source=cluster.source, python=cluster.python)
     pods = [pod_object(made, index, ROOT_UID) for index in range(cluster.source.nodes)]
     return _yaml([root_object(made), *pods])
+
+
+def pods_lines(name: str, host: str = "", clusters_file: str = "", *, width: int = 0) -> list[str]:
+    """Return lines about the pods of a cluster that are there: their state, conditions and events.
+
+    host: one pod, by its name or number, with all of its conditions and events; "": all
+    width: of a line of the table; 0: unlimited
+    Raises UsageError if its hosts are no pods, and MeshError.
+    """
+    cluster = _named(name, clusters_file)
+    if isinstance(cluster.source, MadePods):
+        api, _ = maker_of(cluster, StatusLine())
+    elif isinstance(cluster.source, ExistingPods):
+        api = api_of(place_of(cluster.source), cluster.source.place)
+    else:
+        raise UsageError(f"{name}: its hosts are no pods", hint=f"mesh check {name}")
+    with api:
+        return _shown(api, cluster, host, width)
+
+
+def _shown(api: Api, cluster: Cluster, host: str, width: int) -> list[str]:
+    name = cluster.name
+    roots: Sequence[Thing] = ()
+    if isinstance(cluster.source, ExistingPods):
+        query = {"labelSelector": cluster.source.selector}
+        pods: Sequence[Pod] = in_order(api.get(api.pods, Pods, query).items or (), cluster.source.order)
+    else:
+        pods, roots = _made_pods(api, name)
+    place = f"namespace {api.place.namespace}" + f" of context {api.place.context}" * bool(api.place.context)
+    if not pods:
+        return [f"{name}: no pods in {place}", *map(_root_line, roots)]
+    chosen = [(number, pod) for number, pod in enumerate(pods) if host in ("", pod.name, str(number))]
+    if not chosen:
+        raise UsageError(f"{name}: there is no pod {host!r}", hint=f"it has {', '.join(pod.name for pod in pods)}")
+    lines = [f"{name}: {len(pods)} pods in {place}", *map(_root_line, roots)]
+    events = {pod.name: events_of(api, pod) for _, pod in chosen if host or not _is_well(pod)}
+    rows = [_row(number, pod, state.waits_for(pod, events.get(pod.name, ()))[0]) for number, pod in chosen]
+    lines += Table(HEAD, width=width, dropped=("node", "since")).lines(rows)
+    for _, pod in chosen:
+        if host or not _is_well(pod):
+            lines += ["", pod.name, *_conditions(pod, is_whole=bool(host))]
+            shown = events[pod.name] if host else events[pod.name][-SHOWN_EVENTS:]
+            lines += [_event_line(one.time, one.count or 1, f"{one.reason}: {one.message}") for one in shown]
+    return lines
+
+
+def _named(name: str, clusters_file: str) -> Cluster:
+    if not name:
+        raise NOT_NAMED
+    return find_cluster(name, cluster_file(clusters_file))
+
+
+def _made_pods(api: Api, name: str) -> tuple[Sequence[Pod], Sequence[Thing]]:
+    """Return the pods of a cluster of this user that are there, and their roots, wherever they were made."""
+    query = {"labelSelector": f"{render.CLUSTER}={render.safe(name)},{render.USER}={render.safe(user_here())}"}
+    pods = in_order(api.get(api.pods, Pods, query).items or (), "name")
+    return pods, api.get(api.path("configmaps"), Things, query).items or ()
+
+
+def _root_line(root: Thing) -> str:
+    meta = root.metadata
+    whose = "" if PodsRecords(os.environ).has(meta.uid) else ", made elsewhere"
+    return f"ConfigMap {meta.name}, from {_age(meta.creation_timestamp or '')}{whose}"
+
+
+def _is_well(pod: Pod) -> bool:
+    return pod.status.phase == "Running" and not state.is_over(pod) and state.runs(pod, "")
+
+
+def _row(number: int, pod: Pod, waits: str) -> list[str]:
+    text = "" if _is_well(pod) else waits
+    age = _age(pod.metadata.creation_timestamp or "")
+    phase = "Terminating" if pod.metadata.deletion_timestamp else pod.status.phase
+    return [str(number), pod.name, phase, pod.spec.node_name or "-", age, text]
+
+
+def _conditions(pod: Pod, *, is_whole: bool) -> Iterator[str]:
+    """Yield a line for each condition of a pod and each state of a container. is_whole: also for the good ones"""
+    for one in pod.status.conditions or ():
+        if is_whole or one.status != "True":
+            why = ": ".join(filter(None, (one.reason, one.message)))
+            yield f"  {one.type}={one.status}" + f" ({why})" * bool(why)
+    for status in pod.status.container_statuses or ():
+        states = status.state
+        found = states.waiting or states.terminated
+        word = "waiting" if states.waiting else "ended" if states.terminated else "running"
+        why = ": ".join(filter(None, (found.reason, found.message))) if found else ""
+        restarts = f", {status.restart_count} restarts" if status.restart_count else ""
+        if is_whole or found:
+            yield f"  container {status.name} {word}{restarts}" + f" ({why})" * bool(why)
+
+
+def _event_line(when: str, count: int, text: str) -> str:
+    times = f", {count} times" if count > 1 else ""
+    return f"  {_age(when)}{times}: {text}"
+
+
+def _age(when: str) -> str:
+    """Return how long ago a time of the API was.
+
+    >>> _age("")
+    'at some time'
+    """
+    try:
+        at = calendar.timegm(time.strptime(when[:19], "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return "at some time"
+    return ago(time.time() - at)
 
 
 def _yaml(objects: list[object]) -> str:

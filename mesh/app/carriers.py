@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import UsageError
-from mesh.core.events import CONNECTING
+from mesh.core.events import POD_STEPS, SSH_STEPS
 from mesh.core.findings import Finding
 from mesh.core.prefix import filled
 
@@ -43,12 +43,13 @@ class Carrier(Struct, frozen=True, kw_only=True):
     begins_ahead: bool = False  # connections may begin while modules are imported
     keeps: bool = False  # connections and agents may wait for the next command
     locks: bool = True  # hosts are shared with others, so that a run takes their locks
-    steps: Sequence[str] = CONNECTING  # of them, those that there are on the way to an agent
+    steps: Sequence[str] = SSH_STEPS  # those of core/events.py that there are on the way to an agent
     # Returns the argv of a shell on a host, or of a command there (words); None: the host is this machine.
     shell: Callable[[Cluster, Host, Sequence[str]], list[str] | None] = lambda cluster, host, words: None
     describe: Callable[[Cluster, Host], str] = lambda cluster, host: ""  # how a host is reached, for people
     findings: Callable[[Host], Sequence[Finding]] = lambda host: ()  # of a check, on this machine
     hints: Mapping[str, str] = field(default_factory=dict)  # for hosts that do not reach each other (check/reaching.py)
+    shm_hint: str = ""  # for a small /dev/shm, where hosts are containers
 
 
 def carrier_of(cluster: Cluster) -> Carrier:
@@ -154,6 +155,7 @@ def _pods_described(cluster: Cluster, host: Host) -> str:
 
 
 PODS_HINT = "allow TCP between these pods: a NetworkPolicy may forbid it (kubectl get networkpolicy)"
+SHM_HINT = "`shm: 16Gi` below kubernetes: in cluster.yaml; other pods: an emptyDir with `medium: Memory` at /dev/shm"
 NETWORK_HINT = "give the hosts a network in common, or name an address that they reach by internal_ip: in cluster.yaml"
 
 CARRIERS: Mapping[str, Carrier] = {
@@ -175,10 +177,11 @@ CARRIERS: Mapping[str, Carrier] = {
     ),
     "pods": Carrier(
         open=_open_pods,
-        steps=("reach", "python"),
+        steps=POD_STEPS,
         shell=_pods_shell,
         describe=_pods_described,
         hints=dict.fromkeys(("silent", "refused", "unresolved"), PODS_HINT),
+        shm_hint=SHM_HINT,
     ),
     "local": Carrier(open=_open_command, descriptors=2, locks=False, steps=("reach", "python")),
 }

@@ -9,8 +9,8 @@ from msgspec import Struct, field
 from mesh.check import comparing, reaching
 from mesh.check.workers import Numbers
 from mesh.core.cluster import Placement
-from mesh.core.events import CONNECTING, PrepareFailed
-from mesh.core.findings import NAMES, Finding, failed, ok, unknown, warning
+from mesh.core.events import CONNECTING, POD_STEPS, SSH_STEPS, PrepareFailed
+from mesh.core.findings import NAMES, Finding, Verdict, failed, ok, unknown, warning
 from mesh.engine.inquiry import Inquiry, Questions
 from mesh.protocol import questions
 from mesh.protocol.answers import Owner
@@ -19,9 +19,17 @@ from mesh.remote.owners import other_line, other_run, owner_line
 
 LITTLE_DISK, TOO_LITTLE_DISK = 0.05, 64 << 20  # of all; bytes that a run needs at the very least
 LITTLE_INODES = 1000
+GRAVITY = (Verdict.UNKNOWN, Verdict.OK, Verdict.WARNING, Verdict.FAILED)
 LITTLE_MEMORY = 0.1  # of all
+LITTLE_SHM_BYTES = 256 << 20  # container runtimes give 64 MB
 CLOCK_OFF_S = 5.0  # mesh corrects the times that it shows; file times, certificates and tokens stay wrong
-STEPS = {"reach": "reachable", "host-key": "host key", "login": "login", "python": "python3"}
+STEPS = {
+    **dict(zip(POD_STEPS, POD_STEPS, strict=True)),
+    "reach": "reachable",
+    "host-key": "host key",
+    "login": "login",
+    "python": "python3",
+}
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -36,8 +44,9 @@ class Wanted(Struct, frozen=True, kw_only=True):
     programs: tuple[str, ...] = ()  # that must be on PATH
     program_hint: str = ""  # advice if one is missing; "": the usual
     master_port: int = 0  # on the first host, which the others must reach; 0: any that mesh would choose
-    steps: Sequence[str] = CONNECTING  # on the way to an agent, in their order
+    steps: Sequence[str] = SSH_STEPS  # on the way to an agent, in their order
     hints: Mapping[str, str] = field(default_factory=dict)  # for hosts that do not reach each other, by how that fails
+    shm_hint: str = ""  # advice for a small /dev/shm, of hosts that are containers; "": it is not looked at
 
     @property
     def names(self) -> list[str]:
@@ -49,6 +58,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
                 ("users", self.lock),
                 ("modules", False),  # only hosts where some have left a mount
                 ("worker", False),  # only hosts of a TPU
+                ("shm", self.shm_hint),
                 ("versions", self.venv is not None),
                 ("path", self.paths),
                 ("program", self.programs),
@@ -127,6 +137,23 @@ def failed_host(failure: PrepareFailed, wanted: Wanted) -> list[Finding]:
     return findings + [unknown(name) for name in wanted.names if name not in {one.name for one in findings}]
 
 
+def merged(before: Sequence[Finding], own: Sequence[Finding]) -> list[Finding]:
+    """Return all findings of a host in their order. Where both have one of a name, the graver one is taken.
+
+    before: those that needed no host. Of two good ones, that with a result is taken.
+    """
+    found = list(own)
+    for one in before:
+        others = [other for other in found if other.name == one.name]
+        if not others or _weight(one) > max(map(_weight, others)):
+            found = [other for other in found if other.name != one.name] + [one]
+    return sorted(found, key=lambda one: NAMES.index(one.name))
+
+
+def _weight(finding: Finding) -> tuple[int, bool]:
+    return GRAVITY.index(finding.verdict), bool(finding.told)
+
+
 def host(facts: Facts, clock: float, wanted: Wanted, is_dead: Callable[[Owner], bool]) -> list[Finding]:
     """Return the findings of a host that answered, as far as they do not depend on the others.
 
@@ -139,6 +166,7 @@ def host(facts: Facts, clock: float, wanted: Wanted, is_dead: Callable[[Owner], 
         _home(facts),
         _disk(facts),
         _memory(facts),
+        *([_shm(facts, wanted.shm_hint)] if wanted.shm_hint else ()),
         _clock(clock),
         _name(facts.name),
         _devices(facts.devices),
@@ -180,12 +208,21 @@ def _disk(facts: Facts) -> Finding:
 def _memory(facts: Facts) -> Finding:
     free, total = facts.memory_free, facts.memory_total
     told = f"{free / 1e9:.1f} GB free"
+    if facts.memory_limit:
+        told += f" of the limit, {facts.memory_limit / 1e9:.1f} GB"
     if free < LITTLE_MEMORY * total:
         told = f"{told} ({100 * free / total:.0f} %)"
         return warning(
             "memory", told, "`ps aux --sort -rss` there lists the processes; `mesh ps` lists runs of mesh that are left"
         )
     return ok("memory", told)
+
+
+def _shm(facts: Facts, hint: str) -> Finding:
+    told = f"{facts.shm_total / 1e6:.0f} MB" if facts.shm_total >= 0 else "/dev/shm is not there"
+    if facts.shm_total < LITTLE_SHM_BYTES:
+        return warning("shm", f"{told}: data loaders and NCCL share memory there, and crash if it is full", hint)
+    return ok("shm", told)
 
 
 def _clock(ahead: float) -> Finding:

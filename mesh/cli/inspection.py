@@ -26,6 +26,7 @@ from mesh.cli.reports import (
 from mesh.cli.speech import columns, paint_of, say, show
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.ranks import counted
+from mesh.core.statusline import StatusLine
 
 GROUP = "Hosts"
 SEE_CHECK = "`mesh check CLUSTER` shows what is wrong there"
@@ -157,7 +158,8 @@ def clusters(given: Given) -> None:
 @command("up", GROUP, "CLUSTER", examples=(("mesh up pod", "make its hosts and hold them"),))
 def up(given: Given) -> None:
     """Make the machines or pods that a cluster asks for."""
-    made = api.up(given[o.CLUSTER], given[o.CLUSTERS], notify=say, seconds=given[o.UP_FOR], adopts=given[o.ADOPT])
+    notify = StatusLine(say, sys.stderr)
+    made = api.up(given[o.CLUSTER], given[o.CLUSTERS], notify=notify, seconds=given[o.UP_FOR], adopts=given[o.ADOPT])
     say(f"{made.name}: {counted(len(made.hosts), 'host')} up; `mesh down {made.name}` deletes them")
 
 

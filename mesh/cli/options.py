@@ -99,7 +99,7 @@ NAMES_RUN = ("attach", "detach", "signal", "restart", "stop", "logs", "stacks")
 SHOWS = ("run", "exec", "attach", "logs", "job attach", "job logs")
 NARRATES = (*STARTS, "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
 MAKES_HOSTS = ("up", "down")
-SHOWS_PODS = ("pods show",)
+SHOWS_PODS = ("pods show", "pods render")
 NAMES_CLUSTER = ("ps", "pull", *MAKES_HOSTS, *SHOWS_PODS)  # commands that have no default cluster
 TAKES_CLUSTERS_FILE = (
     *(*SELECT, *NAMES_RUN, "ssh", "config", "clusters"),
@@ -260,6 +260,7 @@ FORCE = switch("force", ("setup",), COMMAND, "run also the commands that `unless
 UP_FOR: Option[float | None] = Option(
     "for", ("up",), OTHER, "TIME", "how long pods stay: 30m, 2d (default: 8h)", read_seconds, None
 )
+POD = text("pod", ("pods show",), HOSTS, "HOST", "one pod, by its name or number", is_place=True)
 EXISTING = switch("existing", ("pods role",), OTHER, "only the rights for pods that mesh does not make")
 ADOPT = switch("adopt", ("up",), OTHER, "take over pods that you have made on another machine")
 FORCE_DOWN = switch("force", ("down",), OTHER, "also while a run is on, or hosts do not answer")
@@ -319,7 +320,7 @@ TEMPLATE = text("template", ("init",), OTHER, "NAME", f"a project that runs: {',
 SCHEMA = text(
     "schema", ("config",), OUTPUT, "FILE", f"print the JSON Schema of {' or '.join(FILES_READ)}", choices=FILES_READ
 )
-REFRESH = switch("refresh", ("clusters",), OTHER, "ask again for the hosts of TPUs")
+REFRESH = switch("refresh", ("clusters",), OTHER, "ask again for TPUs and pods")
 EXAMPLE = switch("example", ("clusters",), OTHER, "print a cluster.yaml to begin with")
 
 ALL = switch("all", ("stop",), WHICH_RUN, "every run of yours on the cluster")

@@ -6,9 +6,9 @@ from mesh.cli import options as o
 from mesh.cli.command import command, family
 from mesh.cli.inspection import GROUP
 from mesh.cli.options import Given
-from mesh.cli.speech import show
+from mesh.cli.speech import columns, show
 
-family("pods", GROUP, "Print the Kubernetes rights and objects that pods need.")
+family("pods", GROUP, "Show pods of Kubernetes, and what they need.")
 
 
 @command(
@@ -30,10 +30,26 @@ def role(given: Given) -> None:
 @command(
     "pods show",
     GROUP,
-    "CLUSTER",
-    examples=(("mesh pods show gpus", "the objects that `mesh run gpus` makes"),),
+    "CLUSTER [HOST]",
+    examples=(
+        ("mesh pods show gpus", "the pods that are there, and why some do not run"),
+        ("mesh pods show gpus 3", "all conditions and events of one pod"),
+    ),
 )
-def show_objects(given: Given) -> None:
+def show_pods(given: Given) -> None:
+    """Show the pods of a cluster: state, conditions and events."""
+    from mesh.api.podshow import pods_lines
+
+    show(pods_lines(given[o.NAMED_CLUSTER], given[o.POD], given[o.CLUSTERS], width=columns()))
+
+
+@command(
+    "pods render",
+    GROUP,
+    "CLUSTER",
+    examples=(("mesh pods render gpus", "the objects that `mesh run gpus` makes"),),
+)
+def render_objects(given: Given) -> None:
     """Print the objects that mesh would make for a cluster, as YAML; sends no request."""
     from mesh.api.podshow import objects_text
 

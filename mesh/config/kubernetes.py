@@ -47,6 +47,7 @@ class Pods(Source, frozen=True, kw_only=True):
     context: str = ""  # of kubeconfig; "": its current one
     namespace: str = ""  # "": the context's
     container: str = ""  # "": the only one, or the default one of the pod
+    place: str = ""  # in cluster.yaml, for messages; "": in no file
     order: str = ""  # "name", or "" for the completion index where pods have one
 
 
@@ -77,7 +78,8 @@ def read(cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, proble
             problems.add(cluster[other][0], f"{name}.{other}", f"has no meaning beside {KEY}:")
     written = [str(key.value) for key, _ in node.value] if isinstance(node, MappingNode) else []
     if "image" in written and "selector" not in written:
-        return read_made(Section(node, where, MADE_KEYS, problems, "a mapping with image:"))
+        section = Section(node, where, MADE_KEYS, problems, "a mapping with image:")
+        return read_made(section, problems.place(node, where))
     section = Section(node, where, EXISTING_KEYS, problems, "a mapping with selector: or image:")
     selector = section.text("selector", EXPECTED_SELECTOR)
     if not selector:
@@ -92,5 +94,6 @@ def read(cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, proble
         context=section.text("context", "a context of kubeconfig"),
         namespace=name_of(section, "namespace"),
         container=name_of(section, "container"),
+        place=problems.place(node, where),
         order="name" if order == "name" else "",
     )

@@ -42,7 +42,9 @@ VOLUME_KEYS = (*VOLUME_KINDS, "path", "read_only")
 NAME_CHARACTERS = 63
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 EXPECTED_NAME = f"a name of at most {NAME_CHARACTERS} small letters, digits and dashes"
-_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|[KMGTPE]i?|[eE][0-9]+)?")
+_QUANTITY = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")
+_LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
+EXPECTED_LABEL = f"at most {NAME_CHARACTERS} letters, digits, dashes, dots and underscores"
 EXPECTED_QUANTITY = "a quantity, as 16, 500m or 64Gi"
 Plain = Mapping[str, object]
 
@@ -86,10 +88,11 @@ class MadePods(Source, frozen=True, kw_only=True):
     namespace: str = ""
     hold: float = DEFAULT_HOLD_S  # seconds that idle pods wait for the next command
     start_timeout: float = DEFAULT_START_S  # seconds until all pods run
+    place: str = ""  # as in Pods
 
 
-def read_made(section: Section) -> MadePods:
-    """Read the keys of pods that mesh makes. The result is valid only without problems."""
+def read_made(section: Section, place: str = "") -> MadePods:
+    """Read the keys of pods that mesh makes. The result is valid only without problems. place: of the section"""
     image = section.text("image", "an image, as team/train:3")
     if any(character.isspace() for character in image) or not image:
         section.unexpected("image", "an image, as team/train:3")
@@ -101,14 +104,14 @@ def read_made(section: Section) -> MadePods:
         image=image,
         requests=requests,
         limits=limits,
-        node_selector=section.environment("node_selector"),
+        node_selector=_labels(section, "node_selector"),
         tolerations=_mappings(section, "tolerations"),
         volumes=_volumes(section),
         shm=shm,
         service_account=section.text("service_account", "the name of a service account"),
         priority_class=section.text("priority_class", "the name of a priority class"),
         image_pull_secrets=section.texts("image_pull_secrets", "a list of names of Secrets"),
-        labels=section.environment("labels"),
+        labels=_labels(section, "labels"),
         annotations=section.environment("annotations"),
         env=section.environment("env"),
         pod=_mapping(section, "pod"),
@@ -125,6 +128,7 @@ def read_made(section: Section) -> MadePods:
         namespace=name_of(section, "namespace"),
         hold=hold,
         start_timeout=start,
+        place=place,
     )
 
 
@@ -182,11 +186,33 @@ def _resources(section: Section) -> tuple[Mapping[str, str], Mapping[str, str]]:
     return both, both
 
 
+def value_of(node: Node, name: str) -> Node:
+    """Return the node of a key of a mapping, also of one within it; the mapping without any."""
+    if isinstance(node, MappingNode):
+        for key, value in node.value:
+            found: Node = value if key.value == name else value_of(value, name)
+            if found is not value or key.value == name:
+                return found
+    return node
+
+
+def _labels(section: Section, key: str) -> Mapping[str, str]:
+    """Return labels; a problem is noted for each value that the API would refuse."""
+    found = section.environment(key)
+    for name, value in found.items():
+        if len(value) > NAME_CHARACTERS or not _LABEL.fullmatch(value):
+            section.add(key, f"{name}: expected {EXPECTED_LABEL}, found {value!r}")
+    return found
+
+
 def _quantities(section: Section, found: object) -> Mapping[str, str]:
     assert isinstance(found, Mapping)
     for name, value in found.items():
         if isinstance(value, bool) or not _QUANTITY.fullmatch(str(value)):
-            section.add("resources", f"{name}: expected {EXPECTED_QUANTITY}, found {value!r}")
+            node = value_of(section.node("resources"), str(name))
+            section.problems.add(
+                node, section.where("resources"), f"{name}: expected {EXPECTED_QUANTITY}, found {value!r}"
+            )
     return {str(name): str(value) for name, value in found.items()}
 
 

@@ -26,7 +26,11 @@ class Problems:
 
     def add(self, node: Node, where: str, text: str) -> None:
         """Note a problem with a value; where is its path in the file, as ``pod.hosts[2]``."""
-        self.lines.append(f"{self.path}:{node.start_mark.line + 1}: {where}: {text}")
+        self.lines.append(f"{self.place(node, where)}: {text}")
+
+    def place(self, node: Node, where: str) -> str:
+        """Return the place of a value, with which messages begin."""
+        return f"{self.path}:{node.start_mark.line + 1}: {where}"
 
     def unexpected(self, node: Node, where: str, expected: str) -> None:
         """Note that another kind of value was expected."""

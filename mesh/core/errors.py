@@ -19,6 +19,10 @@ class UsageError(MeshError):
     exit_code = 2
 
 
+class NoHosts(MeshError):
+    """A cluster has no hosts now; a run would make them."""
+
+
 class UnknownCluster(UsageError):
     """There is no cluster of the name that was given."""
 

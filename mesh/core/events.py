@@ -17,8 +17,10 @@ from mesh.core.cluster import NodeSockets
 from mesh.core.hoststacks import HostStacks
 from mesh.core.wants import Want
 
-# The steps on the way to an agent, in their order: a host that fails in one of them has no agent.
-CONNECTING = ("reach", "host-key", "login", "python")
+SSH_STEPS = ("reach", "host-key", "login", "python")
+POD_STEPS = ("api", "rights", "admission", "schedule", "image", "python")
+# The steps on the way to an agent, of all backends: a host that fails in one of them has no agent.
+CONNECTING = (*SSH_STEPS[:-1], *POD_STEPS)
 UNCHANGED = "its inputs have not changed"
 OOM_NEAR = "the kernel has killed a process there for lack of memory"
 

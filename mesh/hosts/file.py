@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mesh.core.cluster import Cluster
+from mesh.core.findings import Finding
 from mesh.hosts.interfaces import Purpose
 
 
@@ -11,6 +14,9 @@ class FileSource:
 
     def find(self, cluster: Cluster, purpose: Purpose) -> Cluster:
         return cluster
+
+    def check(self, cluster: Cluster) -> Sequence[Finding]:
+        return ()
 
     def forget(self, cluster: Cluster) -> None: ...
 

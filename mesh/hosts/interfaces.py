@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
 from mesh.core.cluster import Cluster
+from mesh.core.findings import Finding
 
 
 class Purpose(Enum):
@@ -13,6 +15,7 @@ class Purpose(Enum):
 
     RUN = "run"  # all hosts, ready for a run
     ASK = "ask"  # the hosts that there are, for a question
+    CHECK = "check"  # as RUN, with hosts that no run could use; no host is made
     LIST = "list"  # as RUN, for people; no host is made
     REFRESH = "refresh"  # as LIST, without anything that the source has remembered
 
@@ -21,7 +24,10 @@ class HostSource(Protocol):
     """Source of the hosts of some clusters."""
 
     def find(self, cluster: Cluster, purpose: Purpose) -> Cluster:
-        """Return the cluster with its hosts. Raises MeshError if they cannot be found."""
+        """Return the cluster with its hosts. Raises NoHosts if a run would make them, and MeshError."""
+
+    def check(self, cluster: Cluster) -> Sequence[Finding]:
+        """Return the findings of a check that need no host, as rights; () if there are none. Raises MeshError."""
 
     def forget(self, cluster: Cluster) -> None:
         """Look for the hosts anew the next time: some of them were not as found."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from mesh.config.jobname import JobId
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.findings import Finding
 from mesh.core.paths import job_directory
 from mesh.hosts.interfaces import Purpose
 
@@ -27,6 +29,9 @@ class JobSource:
         if found is None:
             raise UsageError(f"job {job} has had no hosts yet, or is not of this machine", hint=f"mesh job show {job}")
         return replace(found, name=cluster.name, keep=cluster.keep)
+
+    def check(self, cluster: Cluster) -> Sequence[Finding]:
+        return ()
 
     def forget(self, cluster: Cluster) -> None: ...
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mesh.core.cluster import Cluster
-from mesh.core.errors import MeshError
+from mesh.core.errors import NoHosts
+from mesh.core.findings import Finding
 from mesh.hosts.interfaces import Purpose
 
 
@@ -11,7 +14,10 @@ class MadeSource:
     """Hosts that are made and held by a job without a command."""
 
     def find(self, cluster: Cluster, purpose: Purpose) -> Cluster:
-        raise MeshError(f"{cluster.name} is not up", hint=f"mesh up {cluster.name}")
+        raise NoHosts(f"{cluster.name} is not up", hint=f"mesh up {cluster.name}")
+
+    def check(self, cluster: Cluster) -> Sequence[Finding]:
+        return ()
 
     def forget(self, cluster: Cluster) -> None: ...
 

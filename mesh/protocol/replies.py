@@ -389,3 +389,5 @@ class Facts(Record):
     paths: Mapping[str, Failure | PathAbsent | PathPresent] = field(mapping(A_PATH))
     programs: Mapping[str, Failure | ProgramPlace] = field(mapping(PROGRAM))
     modules: Sequence[str] = field(LINES, default=())  # that stay after runs: mounts
+    memory_limit: int = field(COUNT, default=0)  # bytes that a container may have; 0: no limit
+    shm_total: int = field(integer(-1, PLACE_MAX), default=-1)  # bytes of /dev/shm; -1: there is none

@@ -109,7 +109,7 @@ def test_an_interrupt_ends_the_ranks(home: Home, kube: StandIn) -> None:
 
 # ---- pods that mesh makes
 
-MADE = "gpus:\n  kubernetes: {image: test, nodes: 2, hold: 2s, start_timeout: 90s}\n"
+MADE = "gpus:\n  kubernetes: {image: test, nodes: 2, hold: 2s, start_timeout: 600s}\n"
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_pods_of_another_state_directory_are_named_and_adopted(home: Home, empty
 
 
 def test_a_client_that_is_killed_leaves_no_pod(home: Home, empty: StandIn) -> None:
-    home.clusters(MADE.replace("90s", "10s"))
+    home.clusters(MADE.replace("600s", "10s"))
     client = home.popen("run", "gpus", "sh", "-c", "touch ~/up; sleep 4567")
     assert eventually(lambda: len(empty.objects["pods"]) == 2, PATIENT_S)
     empty.is_down = True  # no agent comes, so that 10 s are enough

@@ -50,6 +50,7 @@ class StandIn:
         self.changes: list[tuple[int, str, str, Object]] = []
         self.requests: list[str] = []
         self.refused: dict[str, Refused] = {}  # by "VERB resource", as "create pods"
+        self.lists: dict[str, list[Object]] = {"events": [], "resourcequotas": [], "nodes": []}
         self.dead_images: dict[str, str] = {}  # why the pods of an image wait for ever
         self.connections: set[socket.socket] = set()
         self.is_down = False
@@ -280,6 +281,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(size)) if size else {}
         if verb == "list" and query.get("watch"):
             verb = "watch"
+        if query.get("dryRun"):
+            verb = "dry-run"
         resource = "/".join([parts[0], *parts[2:]])
         cluster.requests.append(f"{verb} {resource}")
         if cluster.is_down:
@@ -288,6 +291,12 @@ class _Handler(BaseHTTPRequestHandler):
             raise refused
         elif parts[0] == f"/api/v1/namespaces/{NAMESPACE}":
             self._send(200, {"metadata": {"name": NAMESPACE}})
+        elif parts[0].startswith("/"):
+            self._send(*self._of_cluster(verb, parts[0], body))
+        elif parts[0] in cluster.lists:
+            uid = query.get("fieldSelector", "").rpartition("=")[2]
+            listed = [one for one in cluster.lists[parts[0]] if one.get("involvedObject", {}).get("uid", uid) == uid]
+            self._send(200, {"items": listed})
         elif parts[0] not in cluster.objects:
             raise Refused(404, "the server could not find the requested resource", "NotFound")
         elif resource == "pods/exec":
@@ -297,10 +306,31 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(*self._result(verb, parts, query, body))
 
+    def _of_cluster(self, verb: str, path: str, body: Object) -> tuple[int, Object]:
+        """Answer a request that is about no object of the namespace."""
+        cluster = self.server.cluster
+        if path == "/version":
+            return 200, {"gitVersion": "v1.20.2"}
+        if path.endswith("/selfsubjectaccessreviews"):
+            asked = body["spec"]["resourceAttributes"]
+            resource = "/".join(filter(None, (asked["resource"], asked["subresource"])))
+            return 201, {"status": {"allowed": f"{asked['verb']} {resource}" not in cluster.refused}}
+        if path == "/api/v1/nodes":
+            return 200, {"items": cluster.lists["nodes"]}
+        words = path.split("/")
+        if path.startswith("/api/v1/namespaces/") and len(words) > 5 and verb != "create":  # as a real server does
+            return 200, {"items": []} if len(words) == 6 else self._absent("object", words[-1])
+        return self._absent("namespaces", words[4] if len(words) > 4 else path)
+
+    def _absent(self, kind: str, name: str) -> tuple[int, Object]:
+        raise Refused(404, f'{kind} "{name}" not found', "NotFound")
+
     def _result(self, verb: str, parts: list[str], query: dict[str, str], body: Object) -> tuple[int, Object]:
         cluster, kind = self.server.cluster, parts[0]
         if verb == "create":
-            return 201, body if query.get("dryRun") else cluster.add(kind, body)
+            return 201, cluster.add(kind, body)
+        if verb == "dry-run":
+            return 201, body
         if verb == "delete":
             cluster.remove(kind, parts[1], float(body.get("gracePeriodSeconds", 1)))
             return 200, {"kind": "Status", "status": "Success"}

@@ -5,14 +5,20 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
+import socket
+import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mesh.engine.credentials import make_credentials
 from mesh.program.runtime.errors import LinkRefused
 from mesh.program.runtime.frames import CREDIT, HEAD, MAPPED_BYTES, MARK, Frame, read_frame
+from mesh.program.runtime.links import AHEAD_BYTES, SocketLink, TlsStream, tls_context
+from tests.conftest import PATIENCE
 
 FRAMES = st.builds(
     Frame,
@@ -48,6 +54,15 @@ def content(frame: Frame) -> tuple[object, ...]:
     return frame.kind, frame.flags, frame.call, bytes(frame.body), [bytes(one) for one in frame.buffers]
 
 
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    """The key and certificate of a run."""
+    path = tmp_path / "key.pem"
+    path.write_text(make_credentials())
+    return path
+
+
+@settings(deadline=None)
 @given(frames=st.lists(FRAMES, max_size=4), cuts=st.lists(st.integers(1, 50), min_size=1))
 def test_frames_survive_any_cuts(frames: list[Frame], cuts: list[int]) -> None:
     read_into = reader(b"".join(map(bytes_of, frames)), cuts)
@@ -56,6 +71,63 @@ def test_frames_survive_any_cuts(frames: list[Frame], cuts: list[int]) -> None:
     assert [one.size for one in found] == [one.size for one in frames]
     with pytest.raises(EOFError):
         read_frame(read_into)
+
+
+class Pieces:
+    """A socket whose bytes arrive in pieces."""
+
+    def __init__(self, data: bytes, cuts: Sequence[int]) -> None:
+        self._left, self._sizes = memoryview(data), itertools.cycle(cuts)
+
+    def recv_into(self, view: memoryview) -> int:
+        count = min(view.nbytes, next(self._sizes), self._left.nbytes)
+        view[:count], self._left = self._left[:count], self._left[count:]
+        return count
+
+    def close(self) -> None:
+        self._left.release()
+
+    def shutdown(self, how: int) -> None:
+        pass
+
+
+@settings(deadline=None)
+@given(
+    frames=st.lists(FRAMES, max_size=6),
+    large=st.lists(st.integers(0, 3), max_size=2),
+    cuts=st.lists(st.integers(20, 400) | st.just(1 << 20), min_size=1),
+)
+def test_a_link_returns_frames_in_order_whatever_arrives_together(
+    frames: list[Frame], large: list[int], cuts: list[int]
+) -> None:
+    for place in large:  # one that is larger than what is received ahead
+        frames.insert(place, Frame(CREDIT, body=b"x" * AHEAD_BYTES, buffers=[b"y" * AHEAD_BYTES] * (place % 2)))
+    link = SocketLink(Pieces(b"".join(map(bytes_of, frames)), cuts))  # type: ignore[arg-type]
+    assert [content(link.receive()) for _ in frames] == [content(one) for one in frames]
+    with pytest.raises(EOFError):
+        link.receive()
+
+
+def test_small_messages_of_tls_arrive_whether_or_not_they_fill_the_memory(key: Path) -> None:
+    ours, theirs = socket.socketpair()
+    served: list[TlsStream] = []
+
+    def serve() -> None:
+        served.append(TlsStream(tls_context(str(key), is_server=True).wrap_socket(theirs, server_side=True)))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    stream = TlsStream(tls_context(str(key), is_server=False).wrap_socket(ours))
+    thread.join(PATIENCE)
+    sent, received = SocketLink(stream), SocketLink(served[0])
+    for size in (0, 1, AHEAD_BYTES - HEAD.size, AHEAD_BYTES - HEAD.size + 1, 3 * AHEAD_BYTES):
+        for _ in range(2):
+            sent.send(Frame(CREDIT, size, bytes(size)))
+        assert [received.receive().size for _ in range(2)] == [size, size]
+    sent.release()
+    with pytest.raises(EOFError):
+        received.receive()
+    received.release()
 
 
 @pytest.mark.parametrize("size", [MAPPED_BYTES - 1, MAPPED_BYTES, 3 * MAPPED_BYTES + 1])

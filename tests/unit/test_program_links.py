@@ -77,6 +77,9 @@ class Served:
     def fail(self) -> None:
         raise Odd("odd")
 
+    def same(self, value: object) -> object:
+        return value
+
     def count(self) -> Iterator[int]:
         yield from range(3)
 
@@ -153,6 +156,27 @@ def test_the_reason_of_a_signal_may_be_read_after_it(reason: str) -> None:
     alone = Context(Here("p", "server", 0, 1, "h"), caller, lambda code, why: None)
     alone.set_signalled(0.0)
     assert alone.reason == "signal"
+
+
+def test_many_callers_of_one_node_lose_no_call(served: Served) -> None:
+    def connect(label: str) -> Link:
+        one, other = memory_links()
+        server.attach(other)
+        return one
+
+    callers = [Caller(("p", str(number)), connect, {"server": "h"}, is_trusting=True) for number in range(256)]
+    context = Context(Here("p", "server", 0, 1, "h"), callers[0], lambda code, why: None)
+    server = Server(context, 1, 100, lambda error: None)
+    server.open(served)
+    futures = {
+        (number, turn): caller.to("server").call(("same", ((number, turn),), {}), CallOptions())
+        for turn in range(4)
+        for number, caller in enumerate(callers)
+    }
+    assert {sent: future.result(PATIENCE) for sent, future in futures.items()} == {sent: sent for sent in futures}
+    for caller in callers:
+        caller.close()
+    server.close(PATIENCE)
 
 
 # ---- the end

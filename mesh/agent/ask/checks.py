@@ -7,6 +7,7 @@ import socket
 import sys
 from functools import partial
 
+from mesh.agent.ask.memory import read_memory, shm_total
 from mesh.agent.ask.parallel import run_parallel
 from mesh.agent.ask.paths import describe
 from mesh.agent.ask.reach import own_addresses
@@ -53,7 +54,7 @@ def facts(question: Check, context: Context) -> Facts:
     while not os.path.isdir(place) and os.path.dirname(place) != place:
         place = os.path.dirname(place)
     disk = os.statvfs(place)
-    memory_free, memory_total = _memory()
+    memory = read_memory()
     owner = lock_owner(remote_dir) if question.lock else None
     busy = devices.in_the_way(question.devices)
     slow = _SlowFacts(question, Directories(remote_dir, question.project).workspace)
@@ -67,8 +68,10 @@ def facts(question: Check, context: Context) -> Facts:
         disk_total=disk.f_blocks * disk.f_frsize,
         # Some file systems have no fixed number of them, and report 0 of 0.
         inodes_free=disk.f_favail if disk.f_files else -1,
-        memory_free=memory_free,
-        memory_total=memory_total,
+        memory_free=memory.free,
+        memory_total=memory.total,
+        memory_limit=memory.limit,
+        shm_total=shm_total(),
         addresses=own_addresses(),
         lock=None if owner is None else Owner.take(owner, as_it_is),
         others=others() if question.lock else [],
@@ -135,16 +138,6 @@ def _resolve_own_name() -> Nothing:
 
 def _program(name: str, path: bytes) -> ProgramPlace:
     return ProgramPlace(place=find(name, path))
-
-
-def _memory() -> tuple[int, int]:
-    """Return the memory for new processes, and all there is."""
-    found = {}
-    with open("/proc/meminfo") as file:
-        for line in file:
-            name, _, rest = line.partition(":")
-            found[name] = int(rest.split()[0]) * 1024
-    return found.get("MemAvailable", found["MemFree"]), found["MemTotal"]
 
 
 def find(name: str, path: bytes) -> str:

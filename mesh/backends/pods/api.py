@@ -45,6 +45,10 @@ class ApiFailed(MeshError):
         self.status, self.reason = status, reason
 
 
+class NoContext(UsageError):
+    """The kubeconfig has no context of a name."""
+
+
 class ApiAway(MeshError):
     """The API server does not answer."""
 
@@ -55,7 +59,7 @@ def only(uid: str) -> Body:
 
 
 class Api:
-    """The API server of one context, for one namespace."""
+    """The API server of one context, for one namespace; a context manager closes its connections."""
 
     def __init__(self, place: PodPlace, environ: Mapping[str, str] = os.environ) -> None:
         """Read the configuration. Raises UsageError, and MeshError if credentials cannot be had."""
@@ -69,6 +73,12 @@ class Api:
         self._configuration = self._client.configuration
         self.server = str(self._configuration.host)
         self._watched: BaseHTTPResponse | None = None
+
+    def __enter__(self) -> Api:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self.close()
 
     @property
     def pods(self) -> str:
@@ -93,9 +103,20 @@ class Api:
                 raise
             return self._read("GET", path, kind, query, None, left)
 
-    def create(self, path: str, body: Body, query: Mapping[str, str] | None = None) -> Thing:
+    def create(self, path: str, body: Body) -> Thing:
         """Create an object. Raises ApiFailed and ApiAway."""
-        return self._read("POST", path, Thing, query, body, ANSWER_TIMEOUT_S)
+        return self.post(path, body, Thing)
+
+    def post(self, path: str, body: Body, kind: type[T], query: Mapping[str, str] | None = None) -> T:
+        """Send an object, and return the one that the server answers. Raises ApiFailed and ApiAway."""
+        return self._read("POST", path, kind, query, body, ANSWER_TIMEOUT_S)
+
+    def credentials_end(self) -> float:
+        """Return when the credentials end, in seconds since the epoch; infinity where they do not show it."""
+        from mesh.backends.pods.credentials import end_of_certificate, end_of_token
+
+        token = self._authorization().get("authorization", "")
+        return min(end_of_token(token), end_of_certificate(self._configuration.cert_file or ""))
 
     def delete(self, path: str, body: Body | None = None) -> None:
         """Delete an object; it is no error if there is none, or one of another UID. Raises ApiFailed and ApiAway.
@@ -266,7 +287,9 @@ class Api:
             context = f" of context {self.place.context}" if getattr(self, "place", None) else ""
             message = f"{self.server}: the credentials{context} are refused (expired, or wrong)"
             hint = "log in again as your cluster wants it, then `kubectl auth can-i get pods`"
-        elif status == 403 and "quota" not in message:
+        elif status == 403 and "quota" in message and getattr(self, "place", None):
+            hint = self.place.kubectl("describe resourcequota")
+        elif status == 403:
             hint = ROLE_HINT
         return ApiFailed(message, status=status, reason=reason, hint=hint)
 
@@ -296,7 +319,7 @@ def _configured(context: str, environ: Mapping[str, str]) -> tuple[ApiClient, st
         names = [str(one["name"]) for one in contexts]
         chosen = context or str(current["name"])
         if chosen not in names:
-            raise UsageError(
+            raise NoContext(
                 f"{named}: there is no context {chosen!r}",
                 hint=f"it has {', '.join(names)}; kubectl config get-contexts",
             )
@@ -304,6 +327,11 @@ def _configured(context: str, environ: Mapping[str, str]) -> tuple[ApiClient, st
     except (config.ConfigException, yaml.YAMLError, OSError, ValueError, LookupError, TypeError) as error:
         words = " ".join(str(error).split()) or type(error).__name__
         raise UsageError(f"{named}: is no kubeconfig ({words})", hint="kubectl config view --minify") from error
+    if not configuration.verify_ssl:  # the user's choice; a warning would come with every request
+        from urllib3 import disable_warnings
+        from urllib3.exceptions import InsecureRequestWarning
+
+        disable_warnings(InsecureRequestWarning)
     found = next(one for one in contexts if one["name"] == chosen)
     return kubernetes.client.ApiClient(configuration), chosen, str(found["context"].get("namespace") or "")
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from mesh.backends.pods import state
 from mesh.backends.pods.api import Api, ApiAway, ApiFailed
 from mesh.backends.pods.channel import ExecChannel
+from mesh.backends.pods.happenings import events_of
 from mesh.backends.pods.objects import Node, Pod, Pods
 from mesh.core.cluster import Host, PodPlace
 from mesh.core.errors import HostUnreachable, MeshError
@@ -25,6 +26,7 @@ WHY_TIMEOUT_S = 1.8  # for the API to answer why a pod is gone
 END_SHOWN_S = 4.0  # after the end of a container, until its kubelet has reported it
 LOOK_TIMEOUT_S = 10.0
 WATCH_PAUSE_S = 1.0  # before a watch that has failed is begun again
+API, RIGHTS = "api", "rights"  # steps of core.events.POD_STEPS
 JOIN_TIMEOUT_S = 2.0
 
 
@@ -55,7 +57,7 @@ class PodsBackend:
         try:
             self._api = Api(self._place, self._environ)
         except MeshError as error:
-            failed = HostUnreachable(str(error), hint=error.hint)
+            failed = HostUnreachable(str(error), hint=error.hint, step=API)
             yield from (Opened(node=node, result=failed) for node in range(len(hosts)))
             return
         with contextlib.suppress(MeshError):
@@ -80,7 +82,7 @@ class PodsBackend:
         if not self._gone.get(name):
             self._ask(name, LOOK_TIMEOUT_S)
         if gone := self._gone.get(name):
-            raise HostUnreachable(gone, is_final=True)
+            raise HostUnreachable(gone, step=state.SCHEDULE, is_final=True)
         return self._exec(node, argv)
 
     def _exec(self, node: int, argv: Sequence[str]) -> ExecChannel:
@@ -91,28 +93,43 @@ class PodsBackend:
         try:
             channel = self._api.exec(name, argv)
         except ApiFailed as error:  # a server that has just started may refuse what it grants a moment later
-            gone = f"there is no pod {name}" if error.status == 404 else f"pod {name}: {error}"
-            raise HostUnreachable(gone, hint=error.hint, is_final=error.status == 404) from error
+            raise self._refused(name, error) from error
         except ApiAway as error:
-            raise HostUnreachable(str(error), hint=self._place.kubectl("get --raw /readyz")) from error
+            raise HostUnreachable(str(error), hint=self._place.kubectl("get --raw /readyz"), step=API) from error
         with self._lock:
             self._channels.setdefault(name, []).append(channel)
         if self._is_over.is_set():  # ``close`` came before this channel
             channel.close()
         return channel
 
+    def _refused(self, name: str, error: ApiFailed) -> HostUnreachable:
+        """Return why a program could not be started in a pod, by the state of the pod."""
+        if error.status in (401, 403):
+            step = API if error.status == 401 else RIGHTS
+            return HostUnreachable(f"pod {name}: {error}", hint=error.hint, step=step)
+        pod = self._ask(name, LOOK_TIMEOUT_S)
+        if gone := self._gone.get(name):
+            return HostUnreachable(f"pod {name}: {gone}", step=state.SCHEDULE, is_final=True)
+        if pod is not None and not state.runs(pod, self._place.container):
+            assert self._api is not None
+            why, _ = state.waits_for(pod, events_of(self._api, pod))
+            hint = f"{self._place.kubectl('describe pod')} {name}"
+            return HostUnreachable(f"pod {name}: {why}", hint=hint, step=state.step_of(pod))
+        return HostUnreachable(f"pod {name}: {error}", hint=error.hint, step=state.SCHEDULE)
+
     def explain(self, node: int, end: NoAgent) -> HostUnreachable:
         name = self._hosts[node].name
         if why := self._why(name):
-            return HostUnreachable(f"pod {name}: {why}", is_final=bool(self._gone.get(name)))
+            return HostUnreachable(f"pod {name}: {why}", step=state.SCHEDULE, is_final=bool(self._gone.get(name)))
         last = last_line(end.stderr or end.banner)
         container = f" -c {self._place.container}" if self._place.container else ""
         shell = f"{self._place.kubectl('exec')} {name}{container} -- python3 --version"
         if end.limit:
-            return HostUnreachable(f"pod {name}: no agent started within {end.limit:g} s", hint=f"try `{shell}`")
+            message = f"pod {name}: no agent started within {end.limit:g} s"
+            return HostUnreachable(message, hint=f"try `{shell}`", step=state.PYTHON)
         status = "" if end.status is None else f" (exit {end.status})"
         message = f"pod {name}: the exec ended before mesh's agent started{status}"
-        return HostUnreachable(message + f": {last}" * bool(last), hint=f"try `{shell}`")
+        return HostUnreachable(message + f": {last}" * bool(last), hint=f"try `{shell}`", step=state.PYTHON)
 
     def why(self, node: int) -> str:
         name = self._hosts[node].name

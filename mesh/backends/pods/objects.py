@@ -75,8 +75,9 @@ class Condition(Part, frozen=True, kw_only=True):
 
 
 class Resources(Part, frozen=True, kw_only=True):
-    """The limits of a container."""
+    """The requests and limits of a container."""
 
+    requests: Mapping[str, str] | None = None
     limits: Mapping[str, str] | None = None
 
 
@@ -88,11 +89,22 @@ class Container(Part, frozen=True, kw_only=True):
     resources: Resources = Resources()
 
 
+class Toleration(Part, frozen=True, kw_only=True):
+    """A taint that a pod puts up with."""
+
+    key: str = ""  # "": every key
+    operator: str = "Equal"  # or Exists
+    value: str = ""
+    effect: str = ""  # "": every effect
+
+
 class PodSpec(Part, frozen=True, kw_only=True):
     """A pod as it was asked for."""
 
     containers: tuple[Container, ...] = ()
     node_name: str = ""
+    node_selector: Mapping[str, str] | None = None
+    tolerations: tuple[Toleration, ...] | None = None
 
 
 class PodStatus(Part, frozen=True, kw_only=True):
@@ -139,6 +151,75 @@ class Thing(Part, frozen=True, kw_only=True):
     metadata: Meta = Meta()
 
 
+class PodEvent(Part, frozen=True, kw_only=True):
+    """An event about a pod: the scheduler or a node has done something, or has failed to."""
+
+    type: str = ""  # Normal or Warning
+    reason: str = ""
+    message: str = ""
+    count: int | None = None
+    first_timestamp: str | None = None
+    last_timestamp: str | None = None
+    event_time: str | None = None
+
+    @property
+    def time(self) -> str:
+        """The time of its last occurrence, as the API writes it; "" if it has none."""
+        return self.last_timestamp or self.event_time or self.first_timestamp or ""
+
+
+class PodEvents(Part, frozen=True, kw_only=True):
+    """A list of events."""
+
+    items: tuple[PodEvent, ...] | None = None
+
+
+class Version(Part, frozen=True, kw_only=True):
+    """The version of an API server."""
+
+    git_version: str = ""
+
+
+class ReviewStatus(Part, frozen=True, kw_only=True):
+    """The answer to a question about a right."""
+
+    allowed: bool = False
+
+
+class Review(Part, frozen=True, kw_only=True):
+    """A question about a right, and its answer."""
+
+    status: ReviewStatus = ReviewStatus()
+
+
+class QuotaSpec(Part, frozen=True, kw_only=True):
+    """The part of the namespace's pods that a quota counts."""
+
+    scopes: tuple[str, ...] | None = None
+    scope_selector: Mapping[str, object] | None = None
+
+
+class QuotaStatus(Part, frozen=True, kw_only=True):
+    """The quantities that a quota allows, and those in use."""
+
+    hard: Mapping[str, str] | None = None
+    used: Mapping[str, str] | None = None
+
+
+class Quota(Part, frozen=True, kw_only=True):
+    """A ResourceQuota of a namespace."""
+
+    metadata: Meta = Meta()
+    spec: QuotaSpec = QuotaSpec()
+    status: QuotaStatus = QuotaStatus()
+
+
+class Quotas(Part, frozen=True, kw_only=True):
+    """A list of quotas."""
+
+    items: tuple[Quota, ...] | None = None
+
+
 class Things(Part, frozen=True, kw_only=True):
     """A list of objects."""
 
@@ -149,13 +230,36 @@ class NodeStatus(Part, frozen=True, kw_only=True):
     """The state of a node."""
 
     conditions: tuple[Condition, ...] | None = None
+    allocatable: Mapping[str, str] | None = None
+
+
+class Taint(Part, frozen=True, kw_only=True):
+    """A mark of a node that keeps away pods without a toleration."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(Part, frozen=True, kw_only=True):
+    """A node as it was set up."""
+
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] | None = None
 
 
 class Node(Part, frozen=True, kw_only=True):
     """A machine of the cluster."""
 
     metadata: Meta = Meta()
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+
+class Nodes(Part, frozen=True, kw_only=True):
+    """A list of nodes."""
+
+    items: tuple[Node, ...] | None = None
 
 
 class Cause(Part, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mesh.backends.pods.objects import Container, ContainerState, ContainerStatus, Node, Pod
+from mesh.backends.pods.objects import Container, ContainerState, ContainerStatus, Node, Pod, PodEvent
 from mesh.backends.pods.objects import PodStatus as PodStatus  # for the example below
 
 ENDED = ("Succeeded", "Failed")
@@ -16,10 +16,15 @@ FINAL_WAITS = (
     "CreateContainerError",
     "RunContainerError",
 )
+UNSCHEDULED, BEING_MADE = "is not scheduled yet", "its containers are made"
+BACK_OFF = "ImagePullBackOff"
+NO_PYTHON = "has no Python"
 MAKING = ("ContainerCreating", "PodInitializing")
 NO_IMAGE = ("not found", "does not exist", "manifest unknown", "repository name must be", "invalid reference")
 NO_PROGRAM = ("executable file not found", "no such file or directory: unknown")
-PULL_FAILURES = ("ErrImagePull", "ImagePullBackOff")
+PULL_FAILURES = ("ErrImagePull", BACK_OFF)
+PULL_EVENT = "Failed to pull image"  # begins the message of an event with the cause
+SCHEDULE, IMAGE, PYTHON = "schedule", "image", "python"  # steps of core.events.POD_STEPS
 _DISRUPTIONS = {  # reasons of the condition DisruptionTarget
     "PreemptionByScheduler": "preempted by a pod of higher priority",
     "DeletionByTaintManager": "its node was tainted",
@@ -50,12 +55,32 @@ def runs(pod: Pod, container: str) -> bool:
     return pod.status.phase == "Running" and status_of(pod, container).state.running is not None
 
 
-def waits_for(pod: Pod) -> tuple[str, bool]:
+def waits_for(pod: Pod, events: Sequence[PodEvent] = ()) -> tuple[str, bool]:
     """Return why a pod does not run yet, and if that does not end by itself.
+
+    events: about the pod, the oldest first
 
     >>> waits_for(Pod())
     ('is not scheduled yet', False)
+    >>> waits_for(Pod(), [PodEvent(type="Warning", reason="FailedMount", message='secret "x" not found')])
+    ('FailedMount: secret "x" not found', False)
     """
+    text, is_final = _waits_for(pod, [one.message for one in events if one.message.startswith(PULL_EVENT)])
+    warnings = [f"{one.reason}: {one.message}" for one in events if one.type == "Warning" and one.message]
+    if warnings and text.startswith((UNSCHEDULED, BEING_MADE)):
+        return warnings[-1], False
+    return text, is_final
+
+
+def step_of(pod: Pod) -> str:
+    """Return the step on the way to an agent that a pod which does not run is at, one of core.events.POD_STEPS."""
+    if not pod.spec.node_name or is_over(pod):
+        return SCHEDULE
+    text, _ = waits_for(pod)
+    return PYTHON if NO_PYTHON in text else IMAGE
+
+
+def _waits_for(pod: Pod, pulls: Sequence[str]) -> tuple[str, bool]:
     status = pod.status
     if pod.metadata.deletion_timestamp:
         return end_of(pod), True
@@ -65,19 +90,22 @@ def waits_for(pod: Pod) -> tuple[str, bool]:
         if waiting and waiting.reason not in ("", *MAKING):
             if _has_no_program(waiting):
                 return _no_program(one), True
-            text = waiting.reason + f" ({waiting.message})" * bool(waiting.message)
+            message = waiting.message
+            if waiting.reason == BACK_OFF and pulls:  # its own message is about the next attempt alone
+                message = pulls[-1]
+            text = waiting.reason + f" ({message})" * bool(message)
             if waiting.reason in PULL_FAILURES:
-                return f"cannot pull {one.image}: {text}", any(word in waiting.message for word in NO_IMAGE)
+                return f"cannot pull {one.image}: {text}", any(word in message for word in NO_IMAGE)
             return text, waiting.reason in FINAL_WAITS
     for condition in status.conditions or ():
         if condition.type == "PodScheduled" and condition.status == "False":
-            return condition.message or condition.reason or "is not scheduled yet", False
+            return condition.message or condition.reason or UNSCHEDULED, False
     if status.phase in ENDED:
         return end_of(pod), True
     if not pod.spec.node_name:
-        return "is not scheduled yet", False
+        return UNSCHEDULED, False
     images = ", ".join(sorted({one.image for one in statuses}))
-    return "its containers are made" + f" ({images})" * bool(images), False
+    return BEING_MADE + f" ({images})" * bool(images), False
 
 
 def end_of(pod: Pod, container: str = "") -> str:
@@ -129,7 +157,7 @@ def _has_no_program(ended: ContainerState) -> bool:
 
 
 def _no_program(status: ContainerStatus) -> str:
-    return f"image {status.image} has no Python that its first process needs (3.8 or later; `python:` names another)"
+    return f"image {status.image} {NO_PYTHON} that its first process needs (3.8 or later; `python:` names another)"
 
 
 def node_trouble(node: Node) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mesh.backends.pods import state
 from mesh.backends.pods.objects import Meta as Meta
-from mesh.backends.pods.objects import Pod
+from mesh.backends.pods.objects import Pod, PodEvent
 from mesh.core.cluster import Host, PodPlace
 from mesh.core.errors import MeshError, UsageError
 
@@ -40,16 +40,20 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBER.split(name) if part]
 
 
-def container_of(pods: Sequence[Pod], named: str) -> str:
-    """Return the container of all pods that is meant. Raises UsageError if that is not clear."""
+def container_of(pods: Sequence[Pod], named: str, place: str = "") -> str:
+    """Return the container of all pods that is meant. place: of their selector in a file; "": in none
+
+    Raises UsageError if that is not clear.
+    """
+    lead = f"{place}: " if place else ""
     for pod in pods:
         names = [one.name for one in pod.spec.containers]
         if named and named not in names:
             hint = f"write `container: {names[0]}` beside selector: in cluster.yaml" if names else ""
-            raise UsageError(f"pod {pod.name} has no container {named!r}: it has {', '.join(names)}", hint=hint)
+            raise UsageError(f"{lead}pod {pod.name} has no container {named!r}: it has {', '.join(names)}", hint=hint)
         if not named and len(names) > 1 and not _default(pod):
             raise UsageError(
-                f"pod {pod.name} has several containers ({', '.join(names)})",
+                f"{lead}pod {pod.name} has several containers ({', '.join(names)})",
                 hint=f"name one: `container: {names[0]}` beside selector: in cluster.yaml",
             )
     return named or next((found for pod in pods if (found := _default(pod))), "")
@@ -60,12 +64,17 @@ def _default(pod: Pod) -> str:
     return next((annotations[key] for key in DEFAULT_CONTAINER if annotations.get(key)), "")
 
 
-def hosts_of(pods: Sequence[Pod], place: PodPlace, *, all_run: bool) -> tuple[Host, ...]:
-    """Return the pods as hosts. all_run: raise MeshError unless all of them run; else those that run"""
+def hosts_of(
+    pods: Sequence[Pod], place: PodPlace, *, all_run: bool, events: Callable[[Pod], Sequence[PodEvent]] = lambda pod: ()
+) -> tuple[Host, ...]:
+    """Return the pods as hosts. all_run: raise MeshError unless all of them run; else those that run
+
+    events: returns the events about a pod, for the reasons in the message
+    """
     container = place.container
     waiting = [pod for pod in pods if not state.runs(pod, container)]
     if all_run and waiting:
-        shown = "; ".join(f"{pod.name} {_not_running(pod)}" for pod in waiting[:SHOWN_PODS])
+        shown = "; ".join(f"{pod.name} {_not_running(pod, events(pod))}" for pod in waiting[:SHOWN_PODS])
         more = f"; and {len(waiting) - SHOWN_PODS} more" if len(waiting) > SHOWN_PODS else ""
         raise MeshError(
             f"{len(waiting)} of {len(pods)} pods do not run: {shown}{more}",
@@ -74,5 +83,10 @@ def hosts_of(pods: Sequence[Pod], place: PodPlace, *, all_run: bool) -> tuple[Ho
     return tuple(Host(name=pod.name, address=pod.status.pod_ip) for pod in pods if state.runs(pod, container))
 
 
-def _not_running(pod: Pod) -> str:
-    return f"is {pod.status.phase} ({state.waits_for(pod)[0]})"
+def all_hosts(pods: Sequence[Pod]) -> tuple[Host, ...]:
+    """Return all pods as hosts, also those that do not run."""
+    return tuple(Host(name=pod.name, address=pod.status.pod_ip) for pod in pods)
+
+
+def _not_running(pod: Pod, events: Sequence[PodEvent]) -> str:
+    return f"is {pod.status.phase} ({state.waits_for(pod, events)[0]})"

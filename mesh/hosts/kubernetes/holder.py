@@ -15,6 +15,7 @@ import time
 LOOK_INTERVAL_S = 1.0
 AGENTS = (b"mesh-agent", b"mesh-guardian")
 GUARDIAN = AGENTS[1]
+PRIVATE_PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # as in mesh/agent/base/directories.py
 
 
 def agents() -> list[int]:
@@ -33,6 +34,17 @@ def agents() -> list[int]:
             ):
                 found.append((comm != GUARDIAN, int(name)))
     return [pid for _, pid in sorted(found)]
+
+
+def last_trace() -> float:
+    """Return when an agent has begun or ended last, in seconds since the epoch; an agent may live for a moment only."""
+    newest = 0.0
+    for place in PRIVATE_PLACES:
+        with contextlib.suppress(OSError), os.scandir(place) as entries:
+            for entry in entries:
+                if entry.name.startswith("mesh-"):  # holds the control sockets of agents
+                    newest = max(newest, entry.stat(follow_symlinks=False).st_mtime)
+    return newest
 
 
 def reap() -> None:
@@ -61,11 +73,11 @@ def end(number: int, frame: object) -> None:
 
 def hold(idle: float, start: float, until: float) -> None:
     """Wait until no agent has been there for a time; then return."""
-    began, seen = time.monotonic(), 0.0
+    began, seen, trace = time.monotonic(), 0.0, last_trace()
     while True:
         reap()
-        now = time.monotonic()
-        if agents():
+        now, before, trace = time.monotonic(), trace, last_trace()
+        if agents() or trace != before:
             seen = now
         if time.time() >= until and now >= (seen + idle if seen else began + start):
             return

@@ -5,21 +5,26 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from mesh.backends.pods import state
-from mesh.backends.pods.api import Api
+from mesh.backends.pods.api import Api, ApiAway, ApiFailed
 from mesh.backends.pods.objects import Pod
 from mesh.config.podspec import MadePods
 from mesh.core.cluster import DEFAULT_REMOTE_DIR, Cluster, PodPlace
-from mesh.core.errors import MeshError
+from mesh.core.errors import NoHosts
+from mesh.core.findings import Finding, failed
+from mesh.core.statusline import StatusLine
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.kubernetes import render
-from mesh.hosts.kubernetes.choice import hosts_of
-from mesh.hosts.kubernetes.making import Maker, Notify, NotOurs, remove_ended
+from mesh.hosts.kubernetes.choice import all_hosts, hosts_of
+from mesh.hosts.kubernetes.making import Maker, NotOurs, remove_ended
+from mesh.hosts.kubernetes.preflight import Preflight
 from mesh.hosts.kubernetes.records import PodsRecord, PodsRecords
 from mesh.hosts.kubernetes.render import Made
+from mesh.hosts.kubernetes.source import api_of
 from mesh.hosts.kubernetes.user import user_here
 
 
@@ -28,18 +33,20 @@ class MadePodSource:
 
     def find(self, cluster: Cluster, purpose: Purpose) -> Cluster:
         """Return the cluster with its pods as hosts; make them for a run. Raises MeshError."""
-        if purpose in (Purpose.LIST, Purpose.REFRESH):
+        if purpose is Purpose.LIST:
             return replace(cluster, note=_listed(cluster))
-        api, maker = maker_of(cluster, _report)
-        if purpose is Purpose.RUN:
+        api, maker = maker_of(cluster, StatusLine(_report, sys.stderr))
+        with api:
+            if purpose is not Purpose.RUN:
+                return _there(cluster, api, maker, purpose)
             remove_ended(api, user_here(), PodsRecords(os.environ))
             uid, pods = maker.ensure()
             return _with_pods(cluster, api, uid, pods)
-        root = maker.root()
-        pods = [pod for pod in maker.pods(root.metadata.uid) if not state.is_over(pod)] if root else []
-        if root is None or not pods:
-            raise MeshError(f"{cluster.name} has no pods", hint=f"mesh up {cluster.name}")
-        return _with_pods(cluster, api, root.metadata.uid, pods)
+
+    def check(self, cluster: Cluster) -> Sequence[Finding]:
+        api, maker = maker_of(cluster, StatusLine())
+        with api:
+            return _checked(api, maker)
 
     def forget(self, cluster: Cluster) -> None: ...
 
@@ -47,22 +54,54 @@ class MadePodSource:
         return "are pods that mesh makes"
 
 
-def maker_of(cluster: Cluster, notify: Notify, until: float = 0.0) -> tuple[Api, Maker]:
+def _there(cluster: Cluster, api: Api, maker: Maker, purpose: Purpose) -> Cluster:
+    """Return the cluster with the pods that there are now. Raises NoHosts if there are none, and MeshError."""
+    root = maker.root()
+    pods = [pod for pod in maker.pods(root.metadata.uid) if not state.is_over(pod)] if root else []
+    if purpose is Purpose.REFRESH:
+        if root is None:
+            maker.forget()
+        return _refreshed(cluster, pods)
+    if root is None or not pods:
+        raise NoHosts(f"{cluster.name} has no pods", hint=f"mesh up {cluster.name}")
+    found = _with_pods(cluster, api, root.metadata.uid, pods)
+    return replace(found, hosts=all_hosts(pods)) if purpose is Purpose.CHECK else found
+
+
+def _checked(api: Api, maker: Maker) -> Sequence[Finding]:
+    """Return the findings about pods that mesh makes, without a look into those that are there."""
+    running, elsewhere = 0, list[Finding]()
+    try:
+        if (root := maker.root()) is not None:
+            running = len([pod for pod in maker.pods(root.metadata.uid) if not state.is_over(pod)])
+    except (ApiFailed, ApiAway):
+        pass  # the findings have the reason
+    except NotOurs as error:
+        elsewhere = [failed("schedule", str(error), error.hint)]
+    found = Preflight(api, maker.made, max(0, maker.made.source.nodes - running)).findings()
+    return [*(one for one in found if not elsewhere or one.name != "schedule"), *elsewhere]
+
+
+def maker_of(cluster: Cluster, notify: StatusLine, until: float = 0.0) -> tuple[Api, Maker]:
     """Return the API and the maker of a cluster's pods. until: seconds since the epoch before which they stay"""
     source = cluster.source
     assert isinstance(source, MadePods)
-    api = Api(PodPlace(context=source.context, namespace=source.namespace, container=render.CONTAINER), os.environ)
+    place = PodPlace(context=source.context, namespace=source.namespace, container=render.CONTAINER)
+    api = api_of(place, source.place)
     made = Made(cluster=cluster.name, user=user_here(), source=source, python=cluster.python, until=until)
     return api, Maker(api, made, PodsRecords(os.environ), notify)
 
 
-def make(cluster: Cluster, notify: Notify, until: float, *, adopts: bool = False) -> tuple[Cluster, PodsRecord]:
+def make(cluster: Cluster, notify: StatusLine, until: float, *, adopts: bool = False) -> tuple[Cluster, PodsRecord]:
     """Make the pods of a cluster, which stay until a time; return it with them, and their record. Raises MeshError."""
     api, maker = maker_of(cluster, notify, until)
-    if adopts:
-        maker.adopt()
-    uid, pods = maker.ensure()
-    record = next(one for one in PodsRecords(os.environ).read() if one.uid == uid)
+    with api:
+        if adopts:
+            maker.adopt()
+        uid, pods = maker.ensure()
+    record = next((one for one in PodsRecords(os.environ).read() if one.uid == uid), None)
+    if record is None:
+        raise NotOurs(f"{cluster.name}: another command deletes its pods now", hint=f"mesh up {cluster.name}")
     if record.until < until and record.until < time.time():
         raise NotOurs(
             f"{cluster.name}: its pods are there, and end after {record.hold:g} s without a run",
@@ -85,11 +124,25 @@ def _listed(cluster: Cluster) -> str:
     assert isinstance(cluster.source, MadePods)
     if not found:
         return f"{cluster.source.nodes} pods, made when a command needs them"
-    record = found[-1]
+    return "; ".join(_held(record) for record in found)
+
+
+def _held(record: PodsRecord) -> str:
     since = time.strftime("%b %d %H:%M", time.localtime(record.since))
     until = time.strftime("%b %d %H:%M", time.localtime(record.until))
     end = f"until {until}" if record.until else f"until idle for {record.hold:g} s"
     return f"{record.pods} pods of namespace {record.namespace} made {since}, held {end}"
+
+
+def _refreshed(cluster: Cluster, pods: Sequence[Pod]) -> Cluster:
+    """Return a cluster with the pods that there are now as hosts, and a note about them."""
+    source = cluster.source
+    assert isinstance(source, MadePods)
+    running = sum(state.runs(pod, render.CONTAINER) for pod in pods)
+    note = f"{running} of {source.nodes} pods run; {_listed(cluster)}"
+    if not pods:
+        note = f"no pods now; a run makes {source.nodes}"
+    return replace(cluster, hosts=all_hosts(pods), note=note)
 
 
 def _report(text: str) -> None:

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from msgspec.structs import replace
 
 from mesh.backends.pods import state
 from mesh.backends.pods.api import Api, ApiAway, ApiFailed, only
-from mesh.backends.pods.objects import Meta, Pod, Pods, Thing, Things
+from mesh.backends.pods.happenings import events_of
+from mesh.backends.pods.objects import Meta, Pod, PodEvent, Pods, Thing, Things
 from mesh.core.errors import MeshError
 from mesh.core.outcome import EXIT_BUSY
+from mesh.core.statusline import StatusLine
 from mesh.hosts.kubernetes import render
 from mesh.hosts.kubernetes.records import PodsRecord, PodsRecords
 from mesh.hosts.kubernetes.render import Made
 
 CREATED_AT_ONCE = 16  # pods
 LOOK_INTERVAL_S = 0.5  # between two looks at pods that start; one request each
-REPEAT_S = 30.0  # after which the same line is shown again
+FIRST_LINE_S = 1.0  # before a line about pods that start
+EVENTS_PODS = 4  # whose events are read; others wait for the same reasons
+EVENTS_INTERVAL_S = 5.0  # between two looks at the events of pods, and before the first
 GONE_TIMEOUT_S = 120.0  # for deleted pods to be gone
 AWAY_S = 30.0  # that an API server may not answer while pods start
 CREATE_TRIES = 20  # of one pod, where requests change a quota at the same time
 EXISTS = "AlreadyExists"  # reason of a refusal
 SHOWN_REASONS = 4  # in one message
-Notify = Callable[[str], None]
 
 
 class NotOurs(MeshError):
@@ -39,13 +41,14 @@ class NotOurs(MeshError):
 class Maker:
     """Makes, finds and deletes the pods of one cluster."""
 
-    def __init__(self, api: Api, made: Made, records: PodsRecords, notify: Notify = lambda text: None) -> None:
-        self._api, self._made, self._records, self._notify = api, made, records, notify
+    def __init__(self, api: Api, made: Made, records: PodsRecords, notify: StatusLine | None = None) -> None:
+        self._api, self.made, self._records = api, made, records
+        self._notify = notify or StatusLine()
 
     def root(self) -> Thing | None:
         """Return the root of the pods; None without one. Raises MeshError, and NotOurs if it was made elsewhere."""
         try:
-            found = self._api.get(self._api.path("configmaps", self._made.root_name), Thing)
+            found = self._api.get(self._api.path("configmaps", self.made.root_name), Thing)
         except ApiFailed as error:
             if error.status == 404:
                 return None
@@ -57,9 +60,9 @@ class Maker:
         if not self._records.has(found.metadata.uid):
             owner = (found.metadata.annotations or {}).get(render.FULL_USER, "an unknown user")
             raise NotOurs(
-                f"{self._made.cluster}: the pods of {self._made.root_name} were made elsewhere (by {owner} at "
+                f"{self.made.cluster}: the pods of {self.made.root_name} were made elsewhere (by {owner} at "
                 f"{found.metadata.creation_timestamp})",
-                hint=f"mesh up --adopt {self._made.cluster}",
+                hint=f"mesh up --adopt {self.made.cluster}",
             )
         return found
 
@@ -79,32 +82,37 @@ class Maker:
             self.delete(root)
         root, is_new = self._create_root()
         if is_new:
-            return root.metadata.uid, self._start(root, range(self._made.source.nodes), is_new=True)
+            return root.metadata.uid, self._start(root, range(self.made.source.nodes), is_new=True)
         if (pods := self._use(root)) is None:  # of another command, which has made it just now
-            raise NotOurs(f"{self._made.cluster}: another command deletes its pods now", hint=self._watch_command())
+            raise NotOurs(f"{self.made.cluster}: another command deletes its pods now", hint=self._watch_command())
         return root.metadata.uid, pods
 
     def _use(self, root: Thing) -> list[Pod] | None:
         """Return the pods of a root that is there, once all run; None if none is left. Raises MeshError."""
+        missing = self._missing(root)
+        return None if missing is None else self._start(root, missing, is_new=False)
+
+    def _missing(self, root: Thing) -> list[int] | None:
+        """Return the indices of pods to be made, after those that have ended are deleted; None if none is left."""
         pods = self.pods(root.metadata.uid)
         ended = [pod for pod in pods if state.is_over(pod)]
-        is_same = (root.metadata.annotations or {}).get(render.TEMPLATE) == self._made.digest
+        is_same = (root.metadata.annotations or {}).get(render.TEMPLATE) == self.made.digest
         if len(ended) == len(pods) and (pods or not is_same):
             return None
         if not is_same:
             raise MeshError(
-                f"{self._made.cluster}: its pods were made from another description than cluster.yaml has now",
-                hint=f"mesh down {self._made.cluster}",
+                f"{self.made.cluster}: its pods were made from another description than cluster.yaml has now",
+                hint=f"mesh down {self.made.cluster}",
             )
         if ended:
             ends = state.counted([state.end_of(pod) for pod in ended])
-            raise MeshError(
-                f"{self._made.cluster}: {len(pods) - len(ended)} of {self._made.source.nodes} pods are left ({ends})",
-                hint=f"mesh down {self._made.cluster}",
-            )
+            self._notify(f"{self.made.cluster}: {len(ended)} pods are replaced ({ends})")
+            delete_pods(self._api, ended)
+            gone = {pod.metadata.uid for pod in ended}
+            self._until_gone(root.metadata.uid, gone)
+            pods = [pod for pod in pods if pod.metadata.uid not in gone]
         there = {(pod.metadata.labels or {}).get(render.INDEX) for pod in pods}
-        missing = [index for index in range(self._made.source.nodes) if str(index) not in there]
-        return self._start(root, missing, is_new=False)
+        return [index for index in range(self.made.source.nodes) if str(index) not in there]
 
     def _start(self, root: Thing, missing: Sequence[int], *, is_new: bool) -> list[Pod]:
         """Make pods of a root and wait until all run. On failure delete what was made; is_new: the root as well."""
@@ -114,37 +122,51 @@ class Maker:
                 self._create(root, missing, created)
             return self._wait(uid)
         except BaseException:
+            self._notify.end()
             try:
                 if is_new:
                     self._delete_all(uid)
                 else:
                     delete_pods(self._api, created)
             except MeshError as error:
-                self._notify(f"{self._made.cluster}: its pods may be left: mesh down {self._made.cluster} ({error})")
+                self._notify(f"{self.made.cluster}: its pods may be left: mesh down {self.made.cluster} ({error})")
             raise
 
     def adopt(self) -> None:
         """Take pods that were made elsewhere for ours. Raises MeshError."""
-        path = self._api.path("configmaps", self._made.root_name)
-        with contextlib.suppress(ApiFailed):
+        path = self._api.path("configmaps", self.made.root_name)
+        try:
             self._record(self._api.get(path, Thing))
+        except ApiFailed as error:
+            if error.status != 404:
+                raise
+
+    def forget(self) -> None:
+        """Remove the records of pods here that are gone."""
+        place, made = self._api.place, self.made
+        for record in self._records.read():
+            if (record.root, record.context, record.namespace) == (made.root_name, place.context, place.namespace):
+                self._records.remove(record.uid)
 
     def delete(self, root: Thing) -> None:
         """Delete a root and its pods, and wait until they are gone. Raises MeshError."""
-        uid = root.metadata.uid
-        self._delete_all(uid)
+        self._delete_all(root.metadata.uid)
+        self._until_gone(root.metadata.uid)
+
+    def _until_gone(self, uid: str, uids: Container[str] | None = None) -> None:
+        """Wait until pods of a root are gone. uids: of these pods; None: all. Raises MeshError."""
         deadline = time.monotonic() + GONE_TIMEOUT_S
-        while left := self.pods(uid):
+        while left := [pod for pod in self._look(uid) if uids is None or pod.metadata.uid in uids]:
             if time.monotonic() > deadline:
                 names = ", ".join(pod.name for pod in left[:SHOWN_REASONS])
                 raise MeshError(
-                    f"{self._made.cluster}: pods are still being deleted ({names})", hint=self._watch_command()
+                    f"{self.made.cluster}: pods are still being deleted ({names})", hint=self._watch_command()
                 )
             time.sleep(LOOK_INTERVAL_S)
 
     def _delete_all(self, uid: str) -> None:
         delete_pods(self._api, self.pods(uid))
-        self._api.delete(self._api.path("configmaps", self._made.root_name), only(uid))
+        self._api.delete(self._api.path("configmaps", self.made.root_name), only(uid))
         self._records.remove(uid)
 
     def _create_root(self) -> tuple[Thing, bool]:
@@ -155,14 +177,17 @@ class Maker:
         mark = uuid.uuid4().hex
         self._record(Thing(metadata=Meta(uid=mark)), is_expected=True)
         try:
-            root = self._api.create(self._api.path("configmaps"), render.root_object(replace(self._made, mark=mark)))
+            root = self._api.create(self._api.path("configmaps"), render.root_object(replace(self.made, mark=mark)))
         except ApiFailed as error:
             self._records.remove(mark)
+            if error.status == 404:
+                place = self._api.place
+                raise MeshError(f"there is no namespace {place.namespace}", hint="kubectl get namespaces") from error
             if error.status != 409:
                 raise
             if (other := self.root()) is None:
                 raise NotOurs(
-                    f"{self._made.cluster}: another command deletes its pods now", hint=self._watch_command()
+                    f"{self.made.cluster}: another command deletes its pods now", hint=self._watch_command()
                 ) from error
             return other, False
         self._record(root)
@@ -170,7 +195,7 @@ class Maker:
         return root, True
 
     def _record(self, root: Thing, *, is_expected: bool = False) -> None:
-        made, place = self._made, self._api.place
+        made, place, marks = self.made, self._api.place, root.metadata.annotations or {}
         self._records.write(
             PodsRecord(
                 uid=root.metadata.uid,
@@ -178,18 +203,18 @@ class Maker:
                 cluster=made.cluster,
                 context=place.context,
                 namespace=place.namespace,
-                pods=made.source.nodes,
+                pods=int(marks.get(render.NODES, made.source.nodes)),
                 since=time.time(),
                 until=until_of(root),
-                hold=made.source.hold,
+                hold=float(marks.get(render.HOLD, made.source.hold)),
                 is_expected=is_expected,
             )
         )
 
     def _create(self, root: Thing, indices: Sequence[int], created: list[Thing]) -> None:
         """Create pods, and add them to a list. Raises the first refusal, after which no other one is asked for."""
-        self._notify(f"{self._made.cluster}: making {len(indices)} pods of {self._made.source.template.image}")
-        made = replace(self._made, until=until_of(root))
+        self._notify(f"{self.made.cluster}: making {len(indices)} pods of {self.made.source.template.image}")
+        made = replace(self.made, until=until_of(root))
         objects = [render.pod_object(made, index, root.metadata.uid) for index in indices]
         with ThreadPoolExecutor(CREATED_AT_ONCE) as pool:
             answers = [pool.submit(self._create_pod, one, created) for one in objects]
@@ -225,44 +250,62 @@ class Maker:
             time.sleep(LOOK_INTERVAL_S)
 
     def _wait(self, uid: str) -> list[Pod]:
-        """Wait until all pods run; show one line for each change of their state. Raises MeshError."""
-        began, shown, shown_at = time.monotonic(), "", time.monotonic()
-        source = self._made.source
+        """Wait until all pods run, and show their state in one line. Raises MeshError with all reasons."""
+        began, source, events = time.monotonic(), self.made.source, _Events(self._api)
         while True:
             pods = self._look(uid)
             waiting = [pod for pod in pods if state.is_over(pod) or not state.runs(pod, render.CONTAINER)]
             if len(pods) < source.nodes:
                 raise MeshError(
-                    f"{self._made.cluster}: {len(pods)} of {source.nodes} pods are there: others were deleted, or "
+                    f"{self.made.cluster}: {len(pods)} of {source.nodes} pods are there: others were deleted, or "
                     f"their names are taken",
-                    hint=f"mesh down {self._made.cluster}",
+                    hint=f"mesh down {self.made.cluster}",
                 )
             if not waiting:
+                self._notify.end()
                 return pods
-            reasons = [state.waits_for(pod) for pod in waiting]
-            final = [
-                f"pod {pod.name}: {text}" for pod, (text, is_final) in zip(waiting, reasons, strict=True) if is_final
-            ]
-            if final:
-                raise MeshError(f"{self._made.cluster}: pods cannot start: {_some(final)}", hint=self._hint(waiting[0]))
+            lasted = time.monotonic() - began
+            reasons = [state.waits_for(pod, events.of(pod)) for pod in waiting]
             line = progress(source.nodes, len(pods) - len(waiting), [text for text, _ in reasons])
-            if time.monotonic() > began + source.start_timeout:
+            if any(is_final for _, is_final in reasons):
+                raise MeshError(f"{self.made.cluster}: pods cannot start: {line}", hint=self._hint(waiting[0]))
+            if lasted > source.start_timeout:
                 raise MeshError(
-                    f"{self._made.cluster}: not all pods run after {source.start_timeout:g} s: {line}",
-                    hint=self._hint(waiting[0]) if waiting else self._watch_command(),
+                    f"{self.made.cluster}: not all pods run after {source.start_timeout:g} s: {line}",
+                    hint=self._hint(waiting[0]),
                 )
-            if time.monotonic() > began + 1.0 and (line != shown or time.monotonic() > shown_at + REPEAT_S):
-                self._notify(f"{self._made.cluster}: {line}")
-                shown, shown_at = line, time.monotonic()
+            if lasted > FIRST_LINE_S:
+                self._notify.show(f"{self.made.cluster}: {line}", lasted)
+            if lasted > EVENTS_INTERVAL_S:
+                events.read(waiting[:EVENTS_PODS])
             time.sleep(LOOK_INTERVAL_S)
 
     def _watch_command(self) -> str:
         """Return the command that shows the pods."""
-        labels = f"{render.CLUSTER}={render.safe(self._made.cluster)}"
+        labels = f"{render.CLUSTER}={render.safe(self.made.cluster)}"
         return f"{self._api.place.kubectl('get pods,configmaps')} -l {labels}"
 
     def _hint(self, pod: Pod) -> str:
         return f"{self._api.place.kubectl('describe pod')} {pod.name}"
+
+
+class _Events:
+    """The events of pods that do not run, read now and then."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._read_at = -EVENTS_INTERVAL_S
+        self._found: dict[str, tuple[PodEvent, ...]] = {}
+
+    def of(self, pod: Pod) -> tuple[PodEvent, ...]:
+        """Return the events of a pod that were read last."""
+        return self._found.get(pod.metadata.uid, ())
+
+    def read(self, pods: Sequence[Pod]) -> None:
+        """Read the events of pods, unless that was done a moment ago."""
+        if time.monotonic() >= self._read_at + EVENTS_INTERVAL_S:
+            self._found |= {pod.metadata.uid: events_of(self._api, pod) for pod in pods}
+            self._read_at = time.monotonic()
 
 
 def owned(api: Api, uid: str) -> list[Pod]:
@@ -308,8 +351,3 @@ def remove_ended(api: Api, user: str, records: PodsRecords) -> list[str]:
             records.remove(uid)
             removed.append(root.metadata.name)
     return removed
-
-
-def _some(texts: Sequence[str]) -> str:
-    more = f"; and {len(texts) - SHOWN_REASONS} more" if len(texts) > SHOWN_REASONS else ""
-    return "; ".join(texts[:SHOWN_REASONS]) + more

@@ -16,6 +16,7 @@ from mesh.config.podspec import NAME_CHARACTERS, MadePods, Volume
 CLUSTER, USER, ROOT, INDEX = "mesh/cluster", "mesh/user", "mesh/root", "mesh/index"  # labels
 MARK = "mesh/mark"  # an annotation of the root, chosen before it has a UID
 TEMPLATE, UNTIL, FULL_CLUSTER, FULL_USER = "mesh/template", "mesh/until", "mesh/cluster-name", "mesh/user-name"
+NODES, HOLD = "mesh/nodes", "mesh/hold"  # annotations of the root, as its maker had them
 CONTAINER = "main"
 REMOTE_DIR = "/mesh"  # a volume: the root may be read-only, and the user may have no home
 ENDING_S = 40  # from SIGTERM to SIGKILL of a pod, in which ranks are ended
@@ -83,6 +84,8 @@ def root_object(made: Made) -> Object:
                 FULL_USER: made.user,
                 TEMPLATE: made.digest,
                 UNTIL: f"{made.until:.0f}",
+                NODES: str(made.source.nodes),
+                HOLD: f"{made.source.hold:g}",
                 **({MARK: made.mark} if made.mark else {}),
             },
         },
@@ -223,8 +226,10 @@ def role_object(*, is_existing: bool) -> Object:
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", *(["create", "delete"] * own)]},
         # A websocket is opened by GET; servers from 1.35 on ask for create as well.
         {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
     ]
     if own:
+        rules.append({"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["list"]})
         rules.append({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "create", "delete"]})
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",

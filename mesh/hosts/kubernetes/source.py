@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from mesh.backends.pods import state
-from mesh.backends.pods.api import Api, ApiFailed
+from mesh.backends.pods.api import Api, ApiFailed, NoContext
+from mesh.backends.pods.happenings import events_of
 from mesh.backends.pods.objects import Pod, Thing
 from mesh.backends.pods.objects import Pods as PodList
 from mesh.config.kubernetes import Pods
 from mesh.core.cluster import Cluster, PodPlace
-from mesh.core.errors import MeshError
+from mesh.core.errors import MeshError, UsageError
+from mesh.core.findings import Finding
 from mesh.hosts.interfaces import Purpose
-from mesh.hosts.kubernetes.choice import container_of, hosts_of, in_order
+from mesh.hosts.kubernetes.choice import all_hosts, container_of, hosts_of, in_order
+from mesh.hosts.kubernetes.preflight import Preflight
 
 
 class PodSource:
@@ -26,19 +31,38 @@ class PodSource:
         assert isinstance(source, Pods)
         if purpose is Purpose.LIST:  # half a second of imports, and a request
             return replace(cluster, note=f"pods with {source.selector}; mesh clusters --refresh asks for them")
-        api = Api(place_of(source), os.environ)
-        pods = in_order(_pods(api, source), source.order)
-        place = replace(api.place, container=container_of(pods, source.container))
-        hosts = hosts_of(pods, place, all_run=purpose is Purpose.RUN)
-        if not hosts:
-            raise MeshError(f"{cluster.name}: none of its {len(pods)} pods runs", hint=_shown(api, source))
+        with api_of(place_of(source), source.place) as api:
+            pods = in_order(pods_of(api, source), source.order)
+            place = replace(api.place, container=container_of(pods, source.container, source.place))
+            if purpose is Purpose.CHECK:
+                hosts = all_hosts(pods)
+            else:
+                hosts = hosts_of(pods, place, all_run=purpose is Purpose.RUN, events=partial(events_of, api))
+            if not hosts:
+                raise MeshError(f"{cluster.name}: none of its {len(pods)} pods runs", hint=_shown(api, source))
         note = f"pods of namespace {place.namespace}{f', context {place.context}' if place.context else ''}"
         return replace(cluster, hosts=hosts, backend="pods", pods=place, note=note)
+
+    def check(self, cluster: Cluster) -> Sequence[Finding]:
+        source = cluster.source
+        assert isinstance(source, Pods)
+        with api_of(place_of(source), source.place) as api:
+            return Preflight(api, None).findings()
 
     def forget(self, cluster: Cluster) -> None: ...
 
     def origin(self, cluster: Cluster) -> str:
         return "are pods that are there already"
+
+
+def api_of(place: PodPlace, written: str) -> Api:
+    """Return the API of a place. written: where the context is named in a file; "": in none. Raises UsageError."""
+    try:
+        return Api(place, os.environ)
+    except NoContext as error:
+        if not written or not place.context:
+            raise
+        raise UsageError(f"{written}.context: {error}", hint=error.hint) from error
 
 
 def place_of(source: Pods) -> PodPlace:
@@ -48,7 +72,7 @@ def place_of(source: Pods) -> PodPlace:
     )
 
 
-def _pods(api: Api, source: Pods) -> list[Pod]:
+def pods_of(api: Api, source: Pods) -> list[Pod]:
     """Return the pods of a selector that have not ended. Raises MeshError if there are none."""
     found = api.get(api.pods, PodList, {"labelSelector": source.selector}).items or ()
     pods = [pod for pod in found if not state.is_over(pod)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from mesh.config.tpu import TpuName
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError
+from mesh.core.findings import Finding
 from mesh.core.paths import cache_directory
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.tpu import gcloud
@@ -33,6 +35,9 @@ class TpuSource:
         Raises MeshError if the API cannot be asked and its last answer does not hold any more.
         """
         return _with_hosts(cluster, all_ready=purpose is not Purpose.ASK, refresh=purpose is Purpose.REFRESH)
+
+    def check(self, cluster: Cluster) -> Sequence[Finding]:
+        return ()
 
     def forget(self, cluster: Cluster) -> None:
         _zone_and_cache(cluster)[1].forget()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import struct
-from typing import Callable, List, Sequence, Union
+from typing import Callable, List, Sequence, Tuple, Union
 
 from mesh.program.runtime.errors import LinkRefused
 
@@ -69,6 +69,17 @@ def read_frame(read_into: "Callable[[memoryview], None]") -> Frame:
         raise LinkRefused("the other end announces more bytes than any value has")
     body = _read(size, read_into)
     return Frame(kind, call, body, [_read(one, read_into) for one in sizes], flags)
+
+
+def small_frame(data: memoryview) -> "Tuple[Frame, int] | None":
+    """Return the frame at the start of data, and its size; None if it has buffers, is not whole, or is none."""
+    if data.nbytes < HEAD.size:
+        return None
+    mark, kind, flags, call, count, size = HEAD.unpack_from(data)
+    end = HEAD.size + size
+    if count or end > data.nbytes or mark != MARK or kind > CREDIT:
+        return None
+    return Frame(kind, call, bytes(data[HEAD.size : end]), (), flags), end
 
 
 def _read(size: int, read_into: "Callable[[memoryview], None]") -> Memory:

@@ -11,7 +11,7 @@ import threading
 from typing import Tuple
 
 from mesh.program.runtime.errors import LinkRefused
-from mesh.program.runtime.frames import Frame, Memory, read_frame
+from mesh.program.runtime.frames import Frame, Memory, read_frame, small_frame
 
 CHUNK_BYTES = 1 << 20  # of one call to the system
 AHEAD_BYTES = 16384  # that are received together, if a frame is small
@@ -97,7 +97,14 @@ class SocketLink:
 
     def receive(self) -> Frame:
         try:
-            return read_frame(self._fill)
+            if not self._ahead:
+                self._ahead = self._memory[: self._received(self._memory)]
+            found = small_frame(self._ahead)
+            if found is None:
+                return read_frame(self._fill)
+            frame, size = found
+            self._ahead = self._ahead[size:]
+            return frame
         except (OSError, EOFError) as error:
             if isinstance(error, LinkRefused):
                 raise
@@ -143,6 +150,7 @@ class TlsStream:
     def __init__(self, tls: ssl.SSLSocket) -> None:
         tls.setblocking(False)
         self._tls, self._lock = tls, threading.Lock()
+        self._may_have_more = True  # of a record of TLS; it is read whole if there is room for it
         self._polls: "dict[int, select.poll]" = {}  # by event; made once, as every small message waits
 
     def sendall(self, data: Memory) -> None:
@@ -158,12 +166,14 @@ class TlsStream:
                 self._wait(select.POLLIN)
 
     def recv_into(self, view: memoryview) -> int:
-        if view.nbytes <= AHEAD_BYTES and not self._tls.pending():  # a small message: it has not come yet, as a rule
+        if view.nbytes <= AHEAD_BYTES and not self._may_have_more:  # a small message has not come yet, as a rule
             self._wait(select.POLLIN)
         while True:
             try:
                 with self._lock:
-                    return self._tls.recv_into(view)
+                    count = self._tls.recv_into(view)
+                self._may_have_more = count == view.nbytes
+                return count
             except ssl.SSLWantReadError:
                 self._wait(select.POLLIN)
             except ssl.SSLWantWriteError:

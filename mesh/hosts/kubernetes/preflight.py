@@ -1,0 +1,197 @@
+"""Check of a cluster of Kubernetes without a pod: the API, rights, admission and room."""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from msgspec import Struct
+
+from mesh.backends.pods.api import Api, ApiAway, ApiFailed
+from mesh.backends.pods.objects import Nodes, Pod, Quotas, Review, Thing, Version
+from mesh.core.findings import Finding, Verdict, failed, ok, warning
+from mesh.hosts.kubernetes import render, room
+from mesh.hosts.kubernetes.render import Made
+
+ASKED_AT_ONCE = 8  # rights
+CREDENTIALS_END_S = 3600.0  # before the end of credentials; a run may take longer
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+CREATE_EXEC = "pods/exec create"  # is asked for by servers from 1.35 on alone
+OPTIONAL = {  # rights, and what is missing without them
+    "events list": "messages lack the reasons that stand in events",
+    "resourcequotas list": "the room in quotas is not checked",
+    CREATE_EXEC: "from version 1.35 on the server asks for it",
+}
+DRY_RUN_REFUSED = "does not support dry run"  # in the words of a server whose webhook cannot answer
+
+
+class Right(Struct, frozen=True, kw_only=True):
+    """A verb on a resource of the namespace."""
+
+    group: str
+    resource: str
+    subresource: str
+    verb: str
+
+    def __str__(self) -> str:
+        resource = "/".join(filter(None, (self.resource, self.subresource)))
+        return f"{resource} {self.verb}"
+
+
+def rights_of(*, is_existing: bool) -> list[Right]:
+    """Return the rights that mesh needs, those of the Role that it prints."""
+    found = []
+    rules = render.role_object(is_existing=is_existing)["rules"]
+    assert isinstance(rules, list)
+    for rule in rules:
+        for resource in rule["resources"]:
+            name, _, sub = resource.partition("/")
+            found += [
+                Right(group=rule["apiGroups"][0], resource=name, subresource=sub, verb=verb) for verb in rule["verbs"]
+            ]
+    return found
+
+
+class Preflight:
+    """The findings of a check that need no pod; they end with the first failure."""
+
+    def __init__(self, api: Api, made: Made | None, missing: int = 0) -> None:
+        """made: the pods that mesh makes; None: it makes none. missing: how many of them are not there"""
+        self._api, self._made, self._missing = api, made, missing
+
+    def findings(self) -> list[Finding]:
+        """Return the findings in their order."""
+        found: dict[str, Finding] = {}
+        try:
+            for finding in self._steps():
+                found[finding.name] = finding
+                if finding.verdict is Verdict.FAILED:
+                    break
+        except ApiAway as error:  # it has gone since its first answer
+            found["api"] = failed("api", str(error), self._api.place.kubectl("get --raw /readyz"))
+        return list(found.values())
+
+    def _steps(self) -> Iterator[Finding]:
+        finding, minor = self._reached()
+        yield finding
+        yield self._rights(minor)
+        if self._made is not None:
+            pod, finding = self._admitted(self._made)
+            yield finding
+            yield self._room(pod)
+
+    def _reached(self) -> tuple[Finding, int]:
+        """Return the finding about the API server, and the second number of its version; 0: unknown."""
+        api, text = self._api, ""
+        try:
+            text = api.get("/version", Version).git_version
+        except ApiAway as error:
+            return failed("api", str(error), api.place.kubectl("get --raw /readyz")), 0
+        except ApiFailed as error:
+            if error.status != 403:
+                return failed("api", str(error), error.hint), 0
+        try:
+            api.get(f"/api/v1/namespaces/{api.place.namespace}", Thing)
+        except ApiFailed as error:
+            if error.status == 404:
+                context = f" in context {api.place.context}" if api.place.context else ""
+                told = f"there is no namespace {api.place.namespace}{context}"
+                return failed("api", told, "kubectl get namespaces"), 0
+            if error.status == 401:
+                return failed("api", str(error), error.hint), 0
+        told = f"{text or 'version unknown'} at {api.server}"
+        second = text.split(".")[1] if text.count(".") >= 2 else ""
+        return _with_life(told, api.credentials_end()), int(second) if second.isdecimal() else 0
+
+    def _rights(self, minor: int) -> Finding:
+        wanted = rights_of(is_existing=self._made is None)
+        with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+            try:
+                answers = list(pool.map(self._may, wanted))
+            except ApiFailed as error:
+                hint = f"{self._api.place.kubectl('auth can-i')} create pods"
+                return warning("rights", f"the server does not answer which there are: {error}", hint)
+        refused = [str(right) for right, may in zip(wanted, answers, strict=True) if not may]
+        optional = [one for one in refused if one in OPTIONAL and not (one == CREATE_EXEC and minor >= 35)]
+        needed = [one for one in refused if one not in optional]
+        namespace = self._api.place.namespace
+        existing = " --existing" if self._made is None else ""
+        hint = (
+            f"mesh pods role{existing} > role.yaml\n"
+            f"{self._api.place.kubectl('apply')} -f role.yaml\n"
+            f"{self._api.place.kubectl('create rolebinding mesh')} --role=mesh --user=USER"
+        )
+        if needed:
+            return failed("rights", f"missing in namespace {namespace}: {', '.join(needed)}", hint)
+        if optional:
+            reasons = "; ".join(f"{one} ({OPTIONAL[one]})" for one in optional)
+            return warning("rights", f"missing in namespace {namespace}: {reasons}", hint)
+        return ok("rights", f"all in namespace {namespace}")
+
+    def _may(self, right: Right) -> bool:
+        attributes = {
+            "namespace": self._api.place.namespace,
+            "group": right.group,
+            "resource": right.resource,
+            "subresource": right.subresource,
+            "verb": right.verb,
+        }
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        return self._api.post(REVIEWS, body, Review).status.allowed
+
+    def _admitted(self, made: Made) -> tuple[Pod, Finding]:
+        """Have the server check a pod without making it; return the pod as it would be, and the finding."""
+        body = render.pod_object(made, 0, str(uuid.uuid4()))
+        try:
+            pod = self._api.post(self._api.pods, body, Pod, {"dryRun": "All"})
+        except ApiFailed as error:
+            hint = f"mesh pods render {made.cluster}  # the pods that were refused"
+            if DRY_RUN_REFUSED in str(error):
+                return Pod(), warning("admission", f"not checked: {error}", hint)
+            return Pod(), failed("admission", str(error), hint)
+        return pod, ok("admission", "a pod is admitted (dry run)")
+
+    def _room(self, pod: Pod) -> Finding:
+        """Return the finding about quotas and nodes. pod: as it was admitted"""
+        assert self._made is not None
+        api, wanted, cluster = self._api, self._made.source.nodes, self._made.cluster
+        told = [f"{wanted - self._missing} of {wanted} pods are there"]
+        try:
+            quotas = api.get(api.path("resourcequotas"), Quotas).items or ()
+            if self._missing and (lines := room.shortages(quotas, pod, self._missing)):
+                return failed("schedule", "; ".join(lines), api.place.kubectl("describe resourcequota"))
+        except ApiFailed:
+            told.append("quotas may not be read")
+        try:
+            nodes = api.get("/api/v1/nodes", Nodes).items or ()
+        except ApiFailed:
+            told.append("nodes may not be read")
+        else:
+            count, others = room.fit_of(nodes, pod)
+            told.append(f"{count} of {len(nodes)} nodes could hold a pod" + f" (others: {others})" * bool(others))
+            if self._missing and not count:
+                hint = "kubectl describe nodes  # an autoscaler may add others"
+                return warning("schedule", "; ".join(told), hint)
+        if self._missing:
+            hint = f"mesh up {cluster} && mesh check {cluster}  # makes them, and checks what is in them"
+            return warning("schedule", "; ".join(told), hint)
+        return ok("schedule", "; ".join(told))
+
+
+def _with_life(told: str, end: float) -> Finding:
+    """Return the finding about a server that answers. end: of the credentials, in seconds since the epoch"""
+    if math.isinf(end):
+        return ok("api", told)
+    left = end - time.time()
+    at = time.strftime("%b %d %H:%M", time.localtime(end))
+    if left < CREDENTIALS_END_S:
+        hint = "log in again as your cluster wants it; after that time a lost host cannot be reached again"
+        return warning("api", f"{told}; its credentials end at {at}", hint)
+    return ok("api", f"{told}; credentials until {at}")
