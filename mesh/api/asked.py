@@ -21,7 +21,8 @@ def in_zone(tpu: TpuSpec, environ: Mapping[str, str]) -> TpuSpec:
     from mesh.hosts.tpu.gcloud import zone_of
 
     zone = tpu.zones[0] if tpu.zones else ""
-    found = zone_of(TpuName(name=tpu.prefix or tpu.accelerator, project=tpu.project, zone=zone), environ)
+    name = TpuName(name=tpu.prefix or tpu.accelerator, project=tpu.project, zone=zone)
+    found = zone_of(name, environ, of_job=True)
     return replace(tpu, project=found.project, zones=tpu.zones or (found.zone,))
 
 

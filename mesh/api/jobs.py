@@ -199,9 +199,20 @@ def _record(jobs: Jobs, event: FromPeople) -> list[JobRow]:
     return store.record([row.id for row in _rows(store, jobs)], event)
 
 
-def stop(jobs: Jobs) -> list[JobRow]:
-    """End jobs: their ranks are ended and proved gone, and nothing restarts them. Kept machines are deleted."""
-    return _ended(jobs, Wish.STOP)
+def stop(jobs: Jobs, *, keep_machines: bool = False) -> list[JobRow]:
+    """End jobs: their ranks are ended and proved gone, and nothing restarts them. Kept machines are deleted.
+
+    keep_machines: let machines stay for the next job, for the time of `keep:`. Raises UsageError if the file has none.
+    """
+    if not keep_machines:
+        return _ended(jobs, Wish.STOP)
+    store = JobStore()
+    ids = {row.id for row in _rows(store, jobs)}
+    for job in store.jobs():
+        tpu = job.spec.machines.tpu
+        if job.id in ids and (tpu is None or not tpu.keep):
+            raise UsageError(f"--keep-machines: the file of job {job.id} has no keep:", hint=f"mesh job stop {job.id}")
+    return _record(jobs, Wished(time=time.time(), wanted=Wish.STOP, by=user_name(), keeps_machines=True))
 
 
 def resume(jobs: Jobs) -> list[JobRow]:

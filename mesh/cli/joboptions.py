@@ -76,6 +76,7 @@ TIMEOUT = Option("timeout", ("job wait",), OTHER, "TIME", "wait so long at most,
 SKIP_SETUP = switch("skip-setup", ("job restart",), COMMAND, "start the command again, and set up nothing")
 FORCE_SETUP = switch("force", ("job restart", "job setup"), COMMAND, "set up modules that are in place as well")
 UNDO_SETUP = switch("undo", ("job setup",), COMMAND, "undo what they have set up, the last one first")
+KEEP_MACHINES = switch("keep-machines", ("job stop",), OTHER, "machines stay for the next job, by keep: of tpu:")
 YES = switch("yes", ("job delete",), OTHER, "also stop jobs that have not ended")
 KEEP_JOBS = Option("keep", ("job prune",), OTHER, "N", "the newest N stay (default: 1000)", read_number, None)
 OLDER_JOBS = Option(
@@ -102,6 +103,12 @@ GC_YES: Option[Sequence[str]] = Option(
     joined=add,
 )
 COST_BY = text("by", ("job cost",), OUTPUT, "KEY", "job, user, zone or day", choices=("job", "user", "zone", "day"))
+BILLING = ("job billing", "jobman billing")
+BILL_BY = text("by", BILLING, OUTPUT, "KEY", "day (with categories) or project", choices=("day", "project"))
+BILL_DAYS: Option[int | None] = Option(
+    "days", BILLING, OUTPUT, "N", "of the last N days (default: 30)", read_number, None
+)
+BILL_TABLE = text("table", BILLING, OTHER, "P.D.TABLE", "the export's table (default: billing: of prices.yaml)")
 SELFTEST = ("job selftest",)
 SELF_PROJECT = text("project", SELFTEST, HOSTS, "NAME", "the project (default: gcloud's)")
 SELF_ZONE = text("zone", SELFTEST, HOSTS, "NAME", "the zone (default: gcloud's)")
@@ -109,7 +116,7 @@ SELF_ACCELERATOR = text("accelerator", SELFTEST, HOSTS, "TYPE", "the smallest th
 SELF_VERSION = text("runtime", SELFTEST, HOSTS, "NAME", "its software (default: v2-alpha-tpuv5-lite)")
 JSON_MACHINES = switch(
     "json",
-    ("job machines", "job audit", "job gc", "job quota", "job cost"),
+    ("job machines", "job audit", "job gc", "job quota", "job cost", *BILLING),
     OUTPUT,
     "print one JSON object for each",
 )

@@ -289,7 +289,7 @@ def stop(given: Given) -> None:
     """End jobs: their ranks end, and nothing restarts them."""
     from mesh.api import jobs
 
-    _change(given, jobs.stop)
+    _change(given, lambda words: jobs.stop(words, keep_machines=given[j.KEEP_MACHINES]))
 
 
 @command("job resume", GROUP, "ID ...", takes=Takes.PATHS, examples=(("mesh job resume 42", "after a stop, too"),))

@@ -118,6 +118,8 @@ def why(row: JobRow, now: float) -> str:
         return f"the TPU API has not answered for {age(now - row.api_silent_since)}"
     if row.overdue_since:
         return f"its machines are not gone after {age(now - row.overdue_since)}; the deletion is repeated"
+    if row.kept_until and row.state == "running":
+        return f"{row.reason}, until {time.strftime('%H:%M', time.localtime(row.kept_until))}"
     return row.progress if row.state == "running" and row.progress else row.reason
 
 

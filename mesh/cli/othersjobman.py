@@ -279,9 +279,18 @@ def quota(given: Given) -> int:
     return _handed_on(given, "job quota")
 
 
-@command("jobman billing", GROUP, examples=(("mesh jobman billing", "an estimate, as `mesh job cost`"),))
+@command(
+    "jobman billing",
+    GROUP,
+    examples=(("mesh jobman billing", "the bill, as `mesh job billing`, or an estimate, as `mesh job cost`"),),
+)
 def billing(given: Given) -> int:
-    """Show what jobs have cost."""
+    """Show Google's bill if prices.yaml names its table, else what jobs have cost."""
+    from mesh.api.costing import prices_here
+
+    asked = given[joboptions.BILL_TABLE] or given[joboptions.BILL_BY] or given[joboptions.BILL_DAYS]
+    if prices_here().billing is not None or asked or given[joboptions.JSON_MACHINES]:
+        return COMMANDS["job billing"].body(given) or 0
     return _handed_on(given, "job cost")
 
 

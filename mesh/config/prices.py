@@ -10,13 +10,14 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from mesh.config import yamlfile
+from mesh.config.billing import Billing, read_billing
 from mesh.config.places import config_directory
 from mesh.config.section import Section
 from mesh.core.errors import UsageError
 from mesh.core.tpu import Pricing
 
 FILE = "prices.yaml"
-KEYS = ("currency", "date", "chip_hour")
+KEYS = ("currency", "date", "chip_hour", "billing")
 EXPECTED = "KIND/REGION/PRICING, as v6e/us-east1/spot"
 EXAMPLE = """\
 currency: USD
@@ -34,6 +35,7 @@ class Prices(Struct, frozen=True, kw_only=True):
     currency: str = ""
     date: str = ""  # as the user wrote it
     chip_hour: Mapping[str, float] = field(default_factory=dict)  # by KIND/REGION/PRICING
+    billing: Billing | None = None  # where the real bill is
 
     def of(self, kind: str, zone: str, pricing: str) -> float | None:
         """Return the price of an hour of one chip; None if it is not listed.
@@ -55,7 +57,7 @@ def read_prices(path: Path) -> Prices:
     if not path.exists():
         return Prices()
     node, problems = yamlfile.load(path)
-    keys = Section(node, "", KEYS, problems, "a mapping with currency:, date: and chip_hour:")
+    keys = Section(node, "", KEYS, problems, "a mapping with chip_hour: or billing:")
     found: dict[str, float] = {}
     listed = keys.node("chip_hour") if "chip_hour" in keys else None
     lines = yamlfile.mapping(listed, "chip_hour", problems, f"{EXPECTED}: PRICE") if listed is not None else {}
@@ -68,8 +70,9 @@ def read_prices(path: Path) -> Prices:
             problems.unexpected(value, f"chip_hour.{name}", "a price")
         found[name] = price or 0.0
     currency, date = keys.text("currency", "a currency, as USD"), keys.text("date", "the date of the prices")
+    billing = read_billing(keys.node("billing"), problems) if "billing" in keys else None
     problems.check()
-    return Prices(currency=currency, date=date, chip_hour=found)
+    return Prices(currency=currency, date=date, chip_hour=found, billing=billing)
 
 
 class PricesFile:

@@ -44,6 +44,7 @@ class Wished(Event, frozen=True, kw_only=True, tag="wanted"):
 
     wanted: Wanted
     by: str = ""
+    keeps_machines: bool = False  # with STOP: its machines stay for the next job, as after an end by itself
 
 
 class RestartAsked(Event, frozen=True, kw_only=True, tag="restart-asked"):

@@ -20,7 +20,8 @@ def given(job: Job, event: MachinesGiven) -> Job:
     job = replace(job, generations=(*kept_generations(job), machines), not_before=0.0)
     if not event.until:
         return move(job, State.PREPARING, time, f"starts on {short_list(machines.hosts)}, kept by job {event.by}")
-    reason = f"keeps {len(machines.hosts)} hosts of job {event.by} for the next job"
+    count = len(machines.hosts)
+    reason = f"keeps {count} host{'s' * (count != 1)} of job {event.by} for the next job"
     return move(replace(job, kept_until=event.until, kept_from=event.by), State.RUNNING, time, reason)
 
 

@@ -31,13 +31,15 @@ LATE = (Moment.STUCK, Moment.LEFT)  # notifications of a job that its keeper sen
 def may_keep(job: Job) -> bool:
     """Return True for a job that ends now and whose machines stay for the next one.
 
-    Machines of a job that a person stops are deleted at once, and so are those that were lost, or are in doubt.
+    Machines of a job that a person stops are deleted at once, if nothing else was asked for. So are those that were
+    lost, or are in doubt.
     """
     tpu, generation = job.spec.machines.tpu, job.generation
     if tpu is None or not tpu.keep or job.kept_until or generation is None or not _is_sound(generation):
         return False
-    is_over = job.state is State.ENDING and job.outcome in (State.SUCCEEDED, State.FAILED)
-    is_wanted = job.wanted is Wanted.RUN and not job.is_restarting and not job.is_over_limit
+    by_itself = job.wanted is Wanted.RUN and job.outcome in (State.SUCCEEDED, State.FAILED)
+    is_over = job.state is State.ENDING and (by_itself or job.is_stop_kept)
+    is_wanted = not job.is_restarting and not job.is_over_limit
     is_lost = job.cause == Cause.LOST.value or is_silent(job) or job.is_open(Fetch)
     return is_over and is_wanted and not is_lost
 

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import time as clock
-from collections.abc import Iterable, Iterator
-
 from mesh.jobs import events, orders
 
 
 class MachineLog:
-    """The lines about machines among the events of one job, which are given in their order."""
+    """The texts about machines among the events of one job, which are given in their order."""
 
     def __init__(self) -> None:
         self._ops: dict[int, int] = {}  # generations by the number of an order that asks the maker for something
-        self._last = ""
 
-    def lines(self, new: Iterable[events.AnyEvent]) -> Iterator[str]:
-        """Yield a line with its time for each event about machines; a repetition has none."""
-        for event in new:
-            text = self._text(event)
-            if text and text != self._last:
-                self._last = text
-                yield f"{clock.strftime('%Y-%m-%d %H:%M:%S', clock.localtime(event.time))} {text}\n"
-
-    def _text(self, event: events.AnyEvent) -> str:
+    def text(self, event: events.AnyEvent) -> str:
         """Return the text for an event; "" for one that is not about machines."""
         match event:
             case events.Intended(op=op, order=orders.Make(generation=number, name=name)):

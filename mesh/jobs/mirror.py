@@ -1,18 +1,46 @@
-"""Files in the directory of a job, for people: its events as ``events.jsonl``, and ``logs/tpu.log``."""
+"""Files in the directory of a job, for people: its events as ``events.jsonl``, ``logs/tpu.log``, ``logs/queue.log``."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import time as clock
+from collections.abc import Callable, Iterable, Iterator
 
 from mesh.jobs.coding import encode
 from mesh.jobs.events import AnyEvent
 from mesh.jobs.machinelog import MachineLog
+from mesh.jobs.queuelog import QueueLog
 from mesh.jobs.store import Store
 from mesh.jobs.values import Job
 
 EVENTS_FILE = "events.jsonl"
-MACHINES_FILE = "logs/tpu.log"
+MACHINES_FILE, TASKS_FILE = "logs/tpu.log", "logs/queue.log"
+
+
+class Log:
+    """The lines of a log of one job, from its events in their order."""
+
+    def __init__(self, text: Callable[[AnyEvent], str]) -> None:
+        """text: returns that for an event; "": none"""
+        self._text, self._last = text, ""
+
+    def lines(self, new: Iterable[AnyEvent]) -> Iterator[str]:
+        """Yield a line with its time for each event that has a text; a repetition has none."""
+        for event in new:
+            text = self._text(event)
+            if text and text != self._last:
+                self._last = text
+                yield f"{clock.strftime('%Y-%m-%d %H:%M:%S', clock.localtime(event.time))} {text}\n"
+
+
+def logs_of(job: Job) -> dict[str, Log]:
+    """Return new logs for a job, by their files."""
+    found = {}
+    if job.spec.machines.tpu is not None:
+        found[MACHINES_FILE] = Log(MachineLog().text)
+    if job.spec.worker is not None:
+        found[TASKS_FILE] = Log(QueueLog().text)
+    return found
 
 
 class Mirror:
@@ -24,7 +52,7 @@ class Mirror:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lines: dict[int, int] = {}  # that each file has
-        self._machines: dict[int, MachineLog] = {}
+        self._logs: dict[int, dict[str, Log]] = {}  # of each job, by their files
 
     def write(self, jobs: Iterable[Job]) -> None:
         """Write the new events of jobs. Raises StoreFailed."""
@@ -33,9 +61,7 @@ class Mirror:
             if not (job.attempts or is_made) or self._lines.get(job.id) == job.seq:
                 continue
             try:
-                new = self._append(job)
-                if is_made:
-                    self._append_machines(job, new)
+                self._append_logs(job, self._append(job))
             except OSError:  # its directory is not there yet, or the disk is full
                 self._forget(job)
             if job.state.is_final:
@@ -43,7 +69,7 @@ class Mirror:
 
     def _forget(self, job: Job) -> None:
         self._lines.pop(job.id, None)
-        self._machines.pop(job.id, None)
+        self._logs.pop(job.id, None)
 
     def _append(self, job: Job) -> list[AnyEvent]:
         """Append the events that the file lacks; return them."""
@@ -63,14 +89,15 @@ class Mirror:
         self._lines[job.id] = known + len(new)
         return new
 
-    def _append_machines(self, job: Job, new: list[AnyEvent]) -> None:
-        """Append the lines about machines of new events; write the whole file after a start or a failure."""
-        path = self._store.place.of_job(job.id) / MACHINES_FILE
-        path.parent.mkdir(exist_ok=True, mode=0o700)
-        how, log = os.O_APPEND, self._machines.get(job.id)
-        if log is None:
-            how, log = os.O_TRUNC, MachineLog()
-            self._machines[job.id] = log
-            new = self._store.events(job.id)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600), "w") as file:
-            file.writelines(log.lines(new))
+    def _append_logs(self, job: Job, new: list[AnyEvent]) -> None:
+        """Append the lines of new events to the logs; write the whole files after a start or a failure."""
+        how, logs = os.O_APPEND, self._logs.get(job.id)
+        if logs is None:
+            how, logs = os.O_TRUNC, logs_of(job)
+            self._logs[job.id] = logs
+            new = self._store.events(job.id) if logs else []
+        for name, log in logs.items():
+            path = self._store.place.of_job(job.id) / name
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600), "w") as file:
+                file.writelines(log.lines(new))

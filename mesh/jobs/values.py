@@ -182,6 +182,7 @@ class Job(Struct, frozen=True, kw_only=True):
     allowances: int = 1  # how often it may spend the limit: 1, and 1 more for each resume
     strays: tuple[str, ...] = ()  # names of machines that were made for it, and that the last audit found ownerless
     work: Work | None = None  # of a worker
+    is_stop_kept: bool = False  # a person has stopped it, and wants its machines kept as after an end by itself
     kept_until: float = 0.0  # a keeper: it has machines of an ended job until then, for the next one; 0: it is none
     kept_from: int = 0  # with kept_until: the job that has ended
 

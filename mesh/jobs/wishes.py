@@ -24,7 +24,8 @@ def wished(job: Job, event: events.Wished) -> Job:
     if job.state.is_final:
         return replace(job, is_deleted=True, wanted=Wanted.DELETE) if deletes else job
     wanted = Wanted.DELETE if deletes or job.wanted is Wanted.DELETE else Wanted.STOP
-    job = replace(job, wanted=wanted, is_restarting=False)
+    is_stop_kept = event.keeps_machines and wanted is Wanted.STOP
+    job = replace(job, wanted=wanted, is_restarting=False, is_stop_kept=is_stop_kept)
     if job.state is State.ENDING:
         return job
     job = replace(job, cause=Cause.SIGNAL.value)

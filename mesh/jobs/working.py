@@ -107,6 +107,8 @@ def ended(job: Job, event: RunEnded) -> Job | None:
     succeeded = event.cause == Cause.COMPLETED.value
     detail = "" if succeeded else f": {event.reason or f'exit {event.exit_code}'}"
     if part.step < 0:
+        if work.is_returning and not succeeded:
+            return replace(move(job, State.PREPARING, event.time, f"task {part.name} was given back"), streak=0)
         job = move(job, State.PREPARING, event.time, f"task {part.name} {'is done' if succeeded else 'failed'}{detail}")
         return replace(job, streak=0)
     assert job.spec.worker is not None

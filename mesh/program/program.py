@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from mesh.core.errors import UsageError
 from mesh.program.graph import Graph
 from mesh.program.launching import launch
 from mesh.program.running import Running
+from mesh.program.runtime.collectives import broadcast
+from mesh.program.runtime.combining import COMBINE
+from mesh.program.runtime.errors import CLIENT
 from mesh.program.runtime.handles import Group, Handle
 from mesh.program.runtime.mailbox import (
     ALL,
     BY_SENDER,
-    COMBINE,
     LATEST,
     QUEUE,
     STAR,
@@ -44,6 +46,14 @@ class Program(Graph):
         """
         return launch(self, where, calls_run=run, ready_timeout=ready_timeout)
 
+    def broadcast(self, value: object, group: Sequence[Handle[object]], *, timeout: float | None = None) -> None:
+        """Send a value from here to all nodes of a group, which call ``broadcast(root="client")``.
+
+        Each host gets the value once. timeout: seconds until all have it, None: no limit
+        Raises CallTimeout and NodeLost with the node that is missing.
+        """
+        broadcast(value, CLIENT, group=group, timeout=timeout)
+
     def mailbox(
         self,
         label: str,
@@ -59,7 +69,7 @@ class Program(Graph):
         kind: "queue", "latest" (one value), or "latest_by_sender"; size: of a queue, beyond which senders wait
         spread: "star": one mailbox; "tree": each host of ``on=`` combines what its nodes put, and the first has the
             mailbox; "all": every host of ``on=`` has a copy, from which its nodes read
-        combine: "sum", "max", "merge" (dictionaries), or a function of two values; for a tree
+        combine: "sum", "max", "min", "merge" (dictionaries), or a function of two values; for a tree
         place: ``on=`` of ``add``. Raises UsageError.
         """
         if kind not in (QUEUE, LATEST, BY_SENDER) or spread not in (STAR, TREE, ALL):

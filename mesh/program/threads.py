@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mesh.api.hangs import Stacks
 from mesh.core.errors import MeshError, UsageError
@@ -45,7 +45,15 @@ class Threads:
         here = Here(self._program.name, place.label, place.index, place.count, place.host)
         caller = Caller((self._program.id, place.label), self._connect, self._hosts, is_trusting=True)
         context = Context(here, caller, self._stop_from(place.label))
-        return NodeThread(payload, context, self._running, calls_run)
+        node = NodeThread(payload, context, self._running, calls_run)
+        node.on_end = self._note_end
+        return node
+
+    def _note_end(self, label: str, reason: str) -> None:
+        """Fail the calls of all other nodes to a node that has ended."""
+        for other, node in self._nodes.items():
+            if other != label:
+                node.context.caller.lose(label, reason)
 
     def _stop_from(self, label: str) -> _StopFrom:
         return _StopFrom(self._running, label)
@@ -117,6 +125,7 @@ class NodeThread:
         self.server = Server(context, payload.concurrency, payload.backlog, self._fail, loads)
         self._member = Member(context, self.server, calls_run)
         self.has_ended = self.has_failed = False
+        self.on_end: Callable[[str, str], None] = lambda label, reason: None  # called with the reason for its loss
         self._ending = threading.Lock()
         self.thread = threading.Thread(target=self._work, name=f"mesh-{context.here.label}", daemon=True)
 
@@ -157,6 +166,7 @@ class NodeThread:
             self.has_ended = True
         self._running.note(self.context.here.label, state, why)
         self.end()
+        self.on_end(self.context.here.label, "it has failed" if self.has_failed else ENDED)
 
     def end(self) -> None:
         """End the links of the node."""

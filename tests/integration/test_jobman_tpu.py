@@ -95,6 +95,7 @@ def test_request_set_up_cancel_resume_and_delete(desk: Desk, tpus: Emulator, gcs
     assert listed[1].split()[3:] == ["v4-16", "us-east1-d", tpus.addresses[0], "RUNNING"]
     assert listed[2] == "us-east1-d v4: 8 chips held, 0 asked for"
     check_hosts(desk, str(shown["runs"][-1]))  # type: ignore[index]
+    check_reports(desk)
 
     assert mesh("jobman", "cancel", "000001").status == 0
     desk.until(1, "stopped", within=WITHIN_S)
@@ -155,3 +156,11 @@ def check_hosts(desk: Desk, run: str) -> None:
         assert bind in words[4]
     other = on_worker(desk, 1, "docker", "ps", "-q")
     assert (other.status, other.out) == (0, b""), other.err
+
+
+def check_reports(desk: Desk) -> None:
+    """Quotas and costs of the machines that are there, and nothing more is requested."""
+    assert desk.mesh("jobman", "tpu", "000001").out.startswith(b"job 000001 test-v6: RUNNING")
+    (quota,) = desk.mesh("jobman", "quota").out.decode().splitlines()[1:]
+    assert quota.split()[:3] == ["v4/us-east1-d/spot", "8", "0"]
+    assert desk.mesh("jobman", "billing").out.decode().splitlines()[0].split() == ["job", "chip-hours", "cost"]

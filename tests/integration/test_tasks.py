@@ -245,6 +245,9 @@ def test_changes_by_hand(queue: Queue) -> None:
     assert [status for status, _, _ in found] == [0] * 7 + [2] * 4 + [0, 0, 2], found
     assert done[11] == done[12] != ""
     assert (queue.desk.place / "tasks/hide/y").is_dir()
+    log = queue.desk.place / "1/logs/queue.log"
+    assert eventually(lambda: log.read_text().endswith(" no task is left\n"), WITHIN_S), log.read_text()
+    assert " task z: rank 0 on local-0: exit 3\n" in log.read_text()
 
 
 def test_a_file_that_does_not_answer_delays_no_other_job(queue: Queue) -> None:

@@ -303,6 +303,18 @@ WRONG_PROJECTS = {
         'mesh.yaml:2: env.A: expected a text (an empty one is ""), found nothing',
     ),
     "no variable": ("env:\n  1A: x\n", "mesh.yaml:2: env: '1A' is no name of a variable"),
+    "an unknown key of a label": (
+        "program:\n  actor: {gpu: 1}\n",
+        "mesh.yaml:2: program.actor: unknown key 'gpu'; did you mean 'gpus'?",
+    ),
+    "no number of GPUs": (
+        "program:\n  actor: {gpus: -1}\n",
+        "mesh.yaml:2: program.actor.gpus: expected a whole number from 0 to 1024, found -1",
+    ),
+    "no places of nodes": (
+        "program: [actor]\n",
+        "mesh.yaml:1: program: expected labels of nodes, as actor: {on: tpu-[1-3]}, found a list",
+    ),
     "no number": ("grace: soon\n", "mesh.yaml:1: grace: expected a number of seconds, found 'soon'"),
     "a negative number": ("grace: -1\n", "mesh.yaml:1: grace: expected a number of seconds, found -1"),
     "a number for a command": (

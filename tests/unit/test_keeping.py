@@ -225,9 +225,27 @@ def test_machines_of_a_job_that_fails_stay_too(store: Store) -> None:
     assert cloud.owner == (Whose.OWNED, cloud.keeper.id)
 
 
+def test_machines_of_a_job_that_a_person_stops_stay_if_that_is_asked_for(store: Store) -> None:
+    cloud = Owners(store)
+    cloud.add(cloud.first, Wished(time=100.0, wanted=Wanted.STOP, keeps_machines=True))
+    assert cloud.end(exit_code=143, cause="signal").state is State.STOPPED
+    assert cloud.owner == (Whose.OWNED, cloud.keeper.id)
+
+
 DELETED: dict[str, tuple[JobSpec, tuple[AnyEvent, ...]]] = {
     "a job without keep:": (SPEC, ()),
     "a job that a person stops": (KEPT, (Wished(time=100.0, wanted=Wanted.STOP),)),
+    "a job that is stopped again": (
+        KEPT,
+        (
+            Wished(time=100.0, wanted=Wanted.STOP, keeps_machines=True),
+            Wished(time=101.0, wanted=Wanted.STOP),
+        ),
+    ),
+    "a job that is deleted, whatever is asked for": (
+        KEPT,
+        (Wished(time=100.0, wanted=Wanted.DELETE, keeps_machines=True),),
+    ),
     "a job that a person deletes": (KEPT, (Wished(time=100.0, wanted=Wanted.DELETE),)),
     "a job whose machines are in doubt": (KEPT, (MachinesPending(time=100.0, generation=1, state="REPAIRING"),)),
     "a job over its cost limit": (replace(KEPT, cost_limit=1.0), (CostSeen(time=100.0, amount=2.0, is_reached=True),)),

@@ -7,13 +7,26 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from mesh.core.tasks import TaskSpec
 from mesh.core.tpu import TpuSpec
 from mesh.jobs import events, orders
-from mesh.jobs.events import MachinesAbsent, MachinesPending, MachinesReady, Made, NotAsked, Refusal, Refused
+from mesh.jobs.events import (
+    MachinesAbsent,
+    MachinesPending,
+    MachinesReady,
+    Made,
+    NotAsked,
+    Refusal,
+    Refused,
+    RunEnded,
+    RunStarted,
+)
 from mesh.jobs.machinelog import MachineLog
-from mesh.jobs.mirror import EVENTS_FILE, MACHINES_FILE, Mirror
+from mesh.jobs.mirror import EVENTS_FILE, MACHINES_FILE, Log, Mirror
 from mesh.jobs.place import StorePlace
+from mesh.jobs.queuelog import QueueLog
 from mesh.jobs.store import Store, open_store
+from mesh.jobs.turns import Turn
 from tests.job_histories import job_spec
 
 MAKE = events.Intended(op=1, order=orders.Make(generation=1, name="me-abc123-1-g1"))
@@ -33,7 +46,7 @@ LIFE = (
 
 
 def test_the_log_of_machines_has_a_line_for_each_change() -> None:
-    log = MachineLog()
+    log = Log(MachineLog().text)
     lines = [*log.lines(LIFE[:5]), *log.lines(LIFE[5:])]
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines)
     assert [line[20:-1] for line in lines] == [
@@ -45,6 +58,36 @@ def test_the_log_of_machines_has_a_line_for_each_change() -> None:
         "generation 1: delete me-abc123-1-g1",
         "generation 1: refused (no right to delete)",
         "generation 1: gone (not listed)",
+    ]
+
+
+def test_the_log_of_a_worker_names_its_tasks() -> None:
+    turn = Turn(task=TaskSpec(id="a", run="true", accelerator="v4-8"), number=1, since=0.0)
+    life: list[events.AnyEvent] = [
+        events.TasksSeen(has_tasks=True),
+        RunStarted(run="r0"),
+        RunEnded(run="r0", exit_code=0, cause="completed"),
+        events.TaskGiven(turn=turn),
+        RunStarted(run="r1"),
+        RunEnded(run="r1", exit_code=3, cause="rank", reason="exit 3"),
+        events.TaskGiven(turn=turn),
+        RunStarted(run="r2"),
+        events.TaskReturnAsked(task="a", by="me"),
+        RunEnded(run="r2", exit_code=143, cause="signal"),
+        events.TasksSeen(has_tasks=False, is_over=True),
+        events.TasksSeen(has_tasks=False, is_over=True),
+    ]
+    assert [line[20:-1] for line in Log(QueueLog().text).lines(life)] == [
+        "prefix: run r0 has started",
+        "prefix: done",
+        "task a: taken",
+        "task a: run r1 has started",
+        "task a: exit 3",
+        "task a: taken",
+        "task a: run r2 has started",
+        "task a: given back for me",
+        "task a: exit 143",
+        "no task is left",
     ]
 
 

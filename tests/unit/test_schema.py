@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 import yaml
 
-from mesh.config import clusters, kubernetes, notify, project, schema, tpu
+from mesh.config import clusters, kubernetes, notify, programpart, project, schema, tpu
 from mesh.config.clusters import load_clusters
 from mesh.config.project import load_project
 from mesh.config.templates import TEMPLATES
@@ -84,7 +84,7 @@ def test_every_key_of_the_readers_is_in_the_schema_and_explained() -> None:
         assert all("description" in one for one in properties.values())
     found = [json.loads(schema.text(name)) for name in schema.SCHEMAS]
     of_items = (project.COMMAND_KEYS, project.ENTRY_KEYS, notify.ENTRY_KEYS, clusters.SLICE_KEYS, clusters.HOST_KEYS)
-    for keys in (*of_items, tpu.KEYS):
+    for keys in (*of_items, tpu.KEYS, programpart.LABEL_KEYS):
         assert list(keys) in [list(properties) for properties in all_properties(found)]
 
 

@@ -448,3 +448,9 @@ def test_a_step_is_started_once_an_earlier_task_on_its_hosts_has_been_ended() ->
     assert history.job.work is not None
     assert not history.job.work.is_returning  # else the steward stops every start of it
     assert history.play("started").job.state is State.RUNNING
+
+
+def test_a_task_that_is_given_back_has_not_failed() -> None:
+    history = Worker(spec()).play(f"{READY} task started return ended:143")
+    assert history.job.reason == "task a was given back"
+    assert Worker(spec()).play(f"{READY} task started ended:3").job.reason == "task a failed: exit 3"

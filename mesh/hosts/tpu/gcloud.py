@@ -32,8 +32,11 @@ class Zone(Struct, frozen=True, kw_only=True):
         return f"zone {self.zone} of project {self.project}"
 
 
-def zone_of(tpu: TpuName, environ: Mapping[str, str]) -> Zone:
-    """Return the zone that the user has named, or gcloud's. Raises UsageError if there is none."""
+def zone_of(tpu: TpuName, environ: Mapping[str, str], *, of_job: bool = False) -> Zone:
+    """Return the zone that the user has named, or gcloud's. Raises UsageError if there is none.
+
+    of_job: it may be named in a job file, and not in cluster.yaml
+    """
     found = {name: _property(*place, environ) for name, place in _PROPERTIES.items()}
     zone = Zone(
         project=tpu.project or found["project"], zone=tpu.zone or found["zone"], endpoint=found["endpoint"].rstrip("/")
@@ -43,7 +46,8 @@ def zone_of(tpu: TpuName, environ: Mapping[str, str]) -> Zone:
         ("zone", zone.zone, "gcloud config set compute/zone ZONE"),
     ):
         if not value:
-            hint = f"{command}; or {what}: below tpu: in cluster.yaml, or --{what.upper()} of mesh multihost"
+            other = f"cluster.yaml, or --{what.upper()} of mesh multihost"
+            hint = f"{command}; or {what}: below tpu: in {'the job file' if of_job else other}"
             raise UsageError(f"TPU {tpu.name}: no {what} is set", hint=hint)
     return zone
 

@@ -55,6 +55,11 @@ class Handle(Generic[T]):
         return self._label
 
     @property
+    def program(self) -> str:
+        """The id of the node's program."""
+        return self._program
+
+    @property
     def host(self) -> str:
         """The name of the node's host."""
         return self._found().hosts.get(self._label, "")

@@ -8,6 +8,7 @@ from typing import Callable, Dict, List
 
 from mesh.program.runtime.caller import Caller
 from mesh.program.runtime.errors import NotLaunched
+from mesh.program.runtime.exchange import exchange_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Context:
         self.reason = ""
         self._callbacks: List[Callable[[], object]] = []
         self._lock = threading.Lock()
+        self.exchange = exchange_of((here.label, here.attempt), caller.hosts, caller.loss_of)
+        caller.on_loss, caller.on_restart = self.exchange.lose, self.exchange.restart
 
     def on_stop(self, call: "Callable[[], object]") -> None:
         """Call a function once the program is stopped; at once if it is already."""
@@ -50,6 +53,7 @@ class Context:
             self.reason = reason
             self.stopped.set()
             callbacks, self._callbacks = self._callbacks, []
+        self.exchange.wake()
         for call in callbacks:
             threading.Thread(target=call, name="mesh-on-stop", daemon=True).start()
 
