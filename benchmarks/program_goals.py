@@ -53,7 +53,7 @@ def programs(chosen: Chosen) -> str:
     text = HEAD + "\n" + table(["", "round trip", "1,000 in flight", "100 MB"], rows)
     text += f"\nNot measured, because it is not installed here: {', '.join(absent)}.\n" * bool(absent)
     goals = [*of_calls(middle), *of_hosts()]
-    return f"{text}\n{GOALS_HEAD}\n" + table(["goal", "wanted", "found", ""], goals)
+    return f"{text}\n\n{GOALS_HEAD}\n" + table(["goal", "wanted", "found", ""], goals)
 
 
 def all_measured() -> Measures:
