@@ -27,6 +27,7 @@ from benchmarks.logs import logs
 from benchmarks.loop import loop
 from benchmarks.orphans import orphans
 from benchmarks.plots import write_plots
+from benchmarks.program_goals import programs
 from benchmarks.rows import Chosen, Row
 from benchmarks.scale import scale
 from benchmarks.stage import OURS, REPOSITORY, Variant
@@ -49,6 +50,7 @@ ranks in [scale.md](scale.md).
 LOGS = "# How fast output comes through\n\nWritten by `inv dev.bench --rows logs --write`.\n"
 SYNC = "# How fast the workspace travels\n\nWritten by `inv dev.bench --rows sync --write`.\n"
 PERFORMANCE = Page(DOCS / "performance.md", INTRODUCTION, ("launch", "loop", "kill", "check", "steady"))
+PROGRAMS = "# How fast programs are\n\nWritten by `inv dev.bench --rows programs --write`.\n"
 ROWS: dict[str, tuple[Row, Page, Chosen]] = {
     "launch": (launch, PERFORMANCE, Chosen()),
     "loop": (loop, PERFORMANCE, Chosen()),
@@ -58,6 +60,7 @@ ROWS: dict[str, tuple[Row, Page, Chosen]] = {
     "logs": (logs, Page(DOCS / "logs-performance.md", LOGS, ("logs",)), Chosen(rounds=3)),
     "sync": (sync, Page(DOCS / "sync-performance.md", SYNC, ("sync",)), Chosen(rounds=3)),
     "orphans": (orphans, RELIABILITY, Chosen()),
+    "programs": (programs, Page(DOCS / "programs-performance.md", PROGRAMS, ("programs",)), Chosen(rounds=3)),
     "scale": (scale, Page(DOCS / "scale.md", "", ("scale",)), Chosen(hosts=(250, 1000, 4000))),
 }
 DUELS = ("launch", "loop", "kill", "check", "logs", "sync")  # what compares revisions

@@ -31,6 +31,7 @@ from mesh.core.look import Look as Look
 from mesh.core.outcome import Outcome
 from mesh.core.run import AUTO, Kind, Launch, RunSpec
 from mesh.core.typed import Typed
+from mesh.hosts.interfaces import Purpose
 from mesh.rundir.results import RunResult, SyncResult, failures
 
 DEFAULTS, PLAIN = Options(), Look()
@@ -302,7 +303,7 @@ def plan(
     command: Sequence[str], *, cluster: str, options: Options = DEFAULTS, clusters_file: str = ""
 ) -> Iterator[str]:
     """Describe a ``run`` in lines for people, and start nothing. Raises UsageError."""
-    found, project = choose_cluster(cluster, options, clusters_file), project_here()
+    found, project = choose_cluster(cluster, options, clusters_file, purpose=Purpose.PLAN), project_here()
     check_workspace(project, Path.home())
     spec = make_spec(project, options, _words(command, options))
     secrets = secrets_of(spec, os.environ)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from mesh.api.holding import check_idle
 from mesh.config.podspec import MadePods
 from mesh.core.cluster import Cluster
-from mesh.core.errors import MeshError
+from mesh.core.errors import MeshError, UsageError
 from mesh.core.statusline import StatusLine
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.kubernetes.made import MadePodSource, make, maker_of
@@ -26,6 +26,8 @@ def up_pods(cluster: Cluster, notify: Notify, seconds: float, *, adopts: bool = 
 
     notify: a StatusLine shows the state of the pods in one line
     """
+    if seconds <= 0:
+        raise UsageError("--for: expected a time of more than 0 s", hint=f"mesh up --for 8h {cluster.name}")
     line = notify if isinstance(notify, StatusLine) else StatusLine(notify)
     found, record = make(cluster, line, time.time() + seconds, adopts=adopts)
     if record.until:

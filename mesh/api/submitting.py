@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from mesh.api.asked import about_made_machines, in_zone
 from mesh.api.attempts import has_project, with_login
-from mesh.api.choosing import choose_cluster, project_here
+from mesh.api.choosing import choose_cluster, named_clusters, project_here
 from mesh.api.costing import limit_notices
 from mesh.api.regions import about_buckets
 from mesh.app.owner import user_name
@@ -188,6 +188,11 @@ def _of_project(spec: JobSpec, project: Project) -> JobSpec:
 def _cluster(found: JobFile, clusters_file: str) -> Cluster:
     selector = found.spec.machines.cluster
     try:
+        for one in named_clusters(selector, clusters_file):
+            if one.backend == "pods":
+                raise UsageError(
+                    f"{one.name}: a job cannot use pods of Kubernetes", hint=f"mesh run -d {one.name} COMMAND"
+                )
         return choose_cluster(selector, Options(), clusters_file, purpose=Purpose.LIST)
     except UsageError as error:
         place = f"{found.path}:{found.lines['machines']}: " if found.path and "machines" in found.lines else ""

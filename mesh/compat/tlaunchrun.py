@@ -87,8 +87,9 @@ def words_of(job: TLaunchJob) -> tuple[str, ...]:
 def _host_count(job: TLaunchJob) -> int:
     """Return the number of hosts, where the number of trainers depends on it."""
     from mesh.api.choosing import choose_cluster
+    from mesh.hosts.interfaces import Purpose
 
-    return len(choose_cluster(job.cluster, Options(), "").hosts) if job.num_trainer else 0
+    return len(choose_cluster(job.cluster, Options(), "", purpose=Purpose.PLAN).hosts) if job.num_trainer else 0
 
 
 def _check_shared(job: TLaunchJob) -> None:

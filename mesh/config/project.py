@@ -15,6 +15,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from mesh.config import yamlfile
 from mesh.config.modules import SECTIONS, Modules, is_environment, read_modules
 from mesh.config.notify import read_notify
+from mesh.config.programpart import NodePlace, read_program
 from mesh.config.yamlfile import Problems
 from mesh.core.errors import UsageError
 from mesh.core.notify import Notification
@@ -24,7 +25,7 @@ FILE = "mesh.yaml"
 _TIMES = ("grace", "hang_watch")
 KEYS = (
     *("commands", "ignore", "include_git", "prerun", "env", "pass", "secret"),
-    *("workspace", "default", *_TIMES, "spool", "logs", "notify", "modules"),
+    *("workspace", "default", *_TIMES, "spool", "logs", "notify", "modules", "program"),
     *SECTIONS,
 )
 COMMAND_KEYS = ("run", "unless", "sudo")
@@ -82,6 +83,10 @@ secret:
 # At the end of a run: bell, desktop, a command or a web address (docs/notify.md).
 # notify: [bell]
 
+# Where nodes of Launchpad's programs run, by label (docs/launchpad.md).
+# program:
+#   actor: {on: "tpu-[1-3]", gpus: 1}
+
 # Another directory to send, relative to this file.
 # workspace: .
 
@@ -116,6 +121,7 @@ class Project(Struct, frozen=True, kw_only=True):
     passed: tuple[str, ...] = ()  # patterns of local variables to hand on
     secret: tuple[str, ...] = ()  # the same, and the values are masked
     notify: tuple[Notification, ...] = ()  # at the end of a run
+    program: Mapping[str, NodePlace] = field(default_factory=dict)  # places of nodes, by label
     modules: Modules = Modules()  # of hosts, and the environment of the command
     grace: float = DEFAULT_GRACE  # seconds
     hang_watch: float | None = None  # seconds; None: not in the file
@@ -164,6 +170,7 @@ def _read(path: Path) -> Project:
         passed=lists["pass"],
         secret=lists["secret"],
         notify=read_notify(keys["notify"][1], problems) if "notify" in keys else (),
+        program=read_program(keys["program"][1], problems) if "program" in keys else {},
         modules=modules,
         grace=_time(keys, "grace", DEFAULT_GRACE, problems) or 0.0,
         hang_watch=_time(keys, "hang_watch", None, problems),

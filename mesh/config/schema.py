@@ -9,7 +9,20 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from mesh.config import clusters, kubernetes, modules, notify, podspec, project, readers, tpu, tpuspec, ways
+from mesh.config import (
+    clusters,
+    kubernetes,
+    modules,
+    notify,
+    podspec,
+    ports,
+    programpart,
+    project,
+    readers,
+    tpu,
+    tpuspec,
+    ways,
+)
 from mesh.config.hosts import USER
 from mesh.config.settings import DURATION
 from mesh.core.cluster import LONGEST_KEEP, HostKeys
@@ -123,6 +136,12 @@ def project_shapes() -> dict[str, Schema]:
         "propertyNames": matching(project.VARIABLE.pattern),
         "additionalProperties": SCALAR,
     }
+    node: Mapping[str, Schema] = {
+        "on": about("names or ranges of hosts", any_of(TEXT, items(TEXT))),
+        "gpus": about("for each node", {"type": "integer", "minimum": 0, "maximum": programpart.GPUS_LIMIT}),
+        "python": about("the interpreter on the hosts (python3)", TEXT),
+        "env": about("variables of these nodes", {"type": "object", "additionalProperties": SCALAR}),
+    }
     return {
         "commands": about("once per machine, by `mesh setup CLUSTER`", any_of(items(command), NOTHING)),
         "ignore": about("files that are not sent, by git's rules", texts()),
@@ -136,6 +155,10 @@ def project_shapes() -> dict[str, Schema]:
         **section_shapes(),
         "pass": about("patterns of your variables that ranks get", texts()),
         "secret": about("patterns of your variables that ranks get, with masked values", texts()),
+        "program": about(
+            "where nodes of programs run, by label",
+            any_of({"type": "object", "additionalProperties": keyed(programpart.LABEL_KEYS, node)}, NOTHING),
+        ),
         "notify": about("at the end of a run", any_of(notification, items(notification), NOTHING)),
         "workspace": about("another directory to send, relative to this file", TEXT),
         "default": about("the cluster of commands that name none; MESH_CLUSTER wins over it", TEXT),
@@ -277,6 +300,7 @@ def cluster_shapes() -> dict[str, Schema]:
         "devices": about("files that one run at a time may hold", any_of(items(matching("/.*")), NOTHING)),
         "slices": about("hosts that are made and lost together", slices),
         "interface": about("the network interface of NCCL and gloo", matching(r"[^\s/]+")),
+        ports.KEY: about("TCP ports of the nodes of programs, as 40000-40100", matching(ports.RANGE.pattern)),
         tpu.KEY: about("hosts of a Cloud TPU, by its name", tpu_schema()),
         kubernetes.KEY: about("pods of Kubernetes", kubernetes_schema()),
         "keep": about("seconds that connections wait for the next command", {**SECONDS, "maximum": int(LONGEST_KEEP)}),

@@ -16,6 +16,7 @@ class Purpose(Enum):
     RUN = "run"  # all hosts, ready for a run
     ASK = "ask"  # the hosts that there are, for a question
     CHECK = "check"  # as RUN, with hosts that no run could use; no host is made
+    PLAN = "plan"  # as RUN, for people; hosts that a run would make may have other names then
     LIST = "list"  # as RUN, for people; no host is made
     REFRESH = "refresh"  # as LIST, without anything that the source has remembered
 

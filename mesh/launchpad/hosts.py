@@ -62,8 +62,9 @@ def _checked(named: Sequence[str], cluster: Cluster) -> dict[str, str]:
     for name in named:
         if name not in known:
             near = get_close_matches(name, known, 1)
-            hint = f"the nearest is {near[0]}" if near else f"it has {', '.join(_names(cluster)[:8])}"
-            raise UsageError(f"no host {name!r} in {cluster.name}", hint=hint)
+            # In the message, because a program that is a file shows it by Python's own traceback.
+            text = f"the nearest is {near[0]}" if near else f"it has {', '.join(_names(cluster)[:8])}"
+            raise UsageError(f"no host {name!r} in {cluster.name}; {text}")
     return {name: known[name] for name in named}
 
 
@@ -74,7 +75,7 @@ def _check_aliases(named: Sequence[str]) -> None:
         host = split(name)[1]
         near = [] if host in aliases else get_close_matches(host, {*aliases, *named} - {name}, 1)
         if near and not _has_address(host):
-            raise UsageError(f"no host {host!r}: it has no address", hint=f"the nearest is {near[0]}")
+            raise UsageError(f"no host {host!r}: it has no address; the nearest is {near[0]}")
 
 
 def _aliases() -> set[str]:

@@ -19,6 +19,7 @@ from mesh.launchpad.runtime import flags
 from mesh.launchpad.runtime.flags import LaunchType
 from mesh.launchpad.terminals import OUTPUT_TO_FILES, check_terminal, open_windows, showing_for
 from mesh.launchpad.translating import Plan, named_hosts, translate
+from mesh.launchpad.wishes import hosts_named, with_project
 from mesh.program.launching import launch as launch_program
 from mesh.program.running import ProgramResult, Running
 
@@ -103,8 +104,9 @@ def launch(
     check_terminal(terminal)
     found = []
     for program in many:
+        where = with_project(chosen.where, [*program.groups])
         kind = _kind(launch_type, chosen.cluster, program)
-        plan = Plan(where=chosen.where, processes=local_resources or {}, options=_options(chosen.options))
+        plan = Plan(where=where, processes=local_resources or {}, options=options_of(chosen.options))
         found.append(_launched(program, kind, _with_hosts(plan, program, chosen.cluster, kind), terminal))
         if kind not in flags.TEST:
             leaving.wait_at_exit(found[-1].running)
@@ -130,7 +132,8 @@ def launch_ssh(
     check_terminal(terminal)
     found = []
     for program in many:
-        plan = Plan(where=chosen.where, processes=local_resources or {}, options=_options(chosen.options))
+        where = with_project(chosen.where, [*program.groups])
+        plan = Plan(where=where, processes=local_resources or {}, options=options_of(chosen.options))
         plan = _with_hosts(plan, program, chosen.cluster, LaunchType.MESH)
         found.append(_launched(program, LaunchType.MESH, plan, terminal, session_name_prefix))
         leaving.wait_at_exit(found[-1].running)
@@ -151,7 +154,8 @@ def _kind(launch_type: LaunchType | str | None, cluster: str, program: Program) 
         kind = LaunchType(launch_type)
     except ValueError as error:
         known = ", ".join(one.value for one in PLACES)
-        raise UsageError(f"launch_type {launch_type!r}: expected {known}") from error
+        hint = 'lp.launch(program, launch_type="local_mt")'
+        raise UsageError(f"launch_type {launch_type!r}: expected {known}", hint=hint) from error
     if kind in REFUSED:
         raise UsageError(f"launch_type {kind.value!r}: mesh has no {REFUSED[kind]}", hint='launch_type="local_mt"')
     return kind
@@ -160,7 +164,7 @@ def _kind(launch_type: LaunchType | str | None, cluster: str, program: Program) 
 def _with_hosts(plan: Plan, program: Program, cluster: str, kind: LaunchType) -> Plan:
     if kind is not LaunchType.MESH:
         return plan
-    wished = [one.on for one in plan.where.values() if isinstance(one.on, str)]
+    wished = hosts_named(plan.where)
     named = named_hosts(program)
     found = find_hosts(cluster or _default(named), named or wished, plan.options)
     return replace(plan, cluster=found.cluster, hosts=found.hosts, names=found.names)
@@ -178,7 +182,7 @@ def _default(named: Sequence[str]) -> str:
         return ""
 
 
-def _options(options: Options | None) -> Options:
+def options_of(options: Options | None) -> Options:
     """Return the options of the run, with the seconds to SIGKILL that the flag has."""
     options = options or Options()
     notice = flags.parsed().lp_termination_notice_secs
@@ -187,11 +191,17 @@ def _options(options: Options | None) -> Options:
     return options
 
 
+def _session_of_flag() -> str:
+    """Return the name of the tmux session that the command line has; "" where it has none."""
+    name = flags.parsed().tmux_session_name
+    return "" if name == flags.SESSION_NAME else name
+
+
 def _launched(program: Program, kind: LaunchType, plan: Plan, terminal: str | None, session: str = "") -> Launched:
     found = translate(program, plan)
     showing = showing_for(terminal, plan.options)
     running = launch_program(found, PLACES[kind], calls_run=True, ready_timeout=READY_TIMEOUT_S, showing=showing)
     if terminal and terminal != OUTPUT_TO_FILES and running.run:
         labels = [node.label for node in running.nodes]
-        open_windows(terminal, session or found.name, running.run, labels)
+        open_windows(terminal, session or _session_of_flag() or found.name, running.run, labels)
     return Launched(running)

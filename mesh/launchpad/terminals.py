@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 
 from mesh.app.screen import Showing
@@ -23,7 +24,8 @@ TMUX_TIMEOUT_S = 20.0
 def check_terminal(terminal: str | None) -> None:
     """Raise UsageError for a terminal that Launchpad and TLaunch do not have."""
     if terminal is not None and terminal not in TERMINALS:
-        raise UsageError(f"terminal {terminal!r}: expected {', '.join(TERMINALS)}")
+        hint = f'terminal="{CURRENT_TERMINAL}"'
+        raise UsageError(f"terminal {terminal!r}: expected {', '.join(TERMINALS)}", hint=hint)
 
 
 def showing_for(terminal: str | None, options: Options) -> Showing:
@@ -81,7 +83,8 @@ def _open_graphical(terminal: str, run: str, labels: Sequence[str]) -> str:
         view = view_command(run, label)
         shape = {XTERM: [XTERM, "-T", label, "-e"], GNOME: [GNOME, "--title", label, "--"]}
         words = [*shape.get(terminal, [GNOME, "--tab", "--title", label, "--"]), *view]
-        subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        window = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        threading.Thread(target=window.wait, name="mesh-window", daemon=True).start()  # no zombie is left
     return ""
 
 

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from mesh.program.running import ProgramResult as ProgramResult
     from mesh.program.running import Running as Running
     from mesh.program.runtime.batching import batched as batched
+    from mesh.program.runtime.collectives import all_gather as all_gather
+    from mesh.program.runtime.collectives import all_reduce as all_reduce
+    from mesh.program.runtime.collectives import barrier as barrier
+    from mesh.program.runtime.collectives import broadcast as broadcast
+    from mesh.program.runtime.collectives import gather as gather
+    from mesh.program.runtime.collectives import reduce as reduce
+    from mesh.program.runtime.collectives import scatter as scatter
     from mesh.program.runtime.deferred import Command as Command
     from mesh.program.runtime.deferred import Deferred as Deferred
     from mesh.program.runtime.errors import Backlogged as Backlogged
@@ -57,6 +64,7 @@ _AT_THE_CLIENT = {
 }
 _EVERYWHERE = {
     "batching": ("batched",),
+    "collectives": ("all_gather", "all_reduce", "barrier", "broadcast", "gather", "reduce", "scatter"),
     "deferred": ("Command", "Deferred"),
     "errors": (
         "Backlogged",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import shutil
 import signal
 import subprocess
@@ -44,62 +47,6 @@ if __name__ == '__main__':
   app.run(main)
 """
 
-# A middle host sends what its leaves have sent on to the root, which ends the program once it has seen them all.
-TREE = """
-import time
-import traceback
-
-from mesh.launchpad import lp_ssh
-
-
-class Worker:
-    def __init__(self, host, client):
-        self.host, self.client = host, client
-
-    def run(self):
-        while True:
-            try:
-                self.client.send_info({self.host: 1})
-                time.sleep(0.05)
-            except Exception:
-                traceback.print_exc()
-                break
-        lp_ssh.stop()
-
-
-class Middle:
-    def __init__(self, own, root):
-        self.own, self.root = own, root
-
-    def run(self):
-        while not lp_ssh.wait_for_stop(0):
-            self.root.send_info(self.own.get_info())
-
-
-class Root:
-    def __init__(self, client, wanted):
-        self.client, self.wanted = client, wanted
-
-    def run(self):
-        seen = set()
-        while seen != self.wanted:
-            seen |= set(self.client.get_info())
-        print("root has seen", sorted(seen), flush=True)
-        lp_ssh.stop()
-
-
-if __name__ == "__main__":
-    program = lp_ssh.Program("tree_type")
-    root, middle, *leaves = HOSTS
-    root_client = program.add_node(lp_ssh.TransmitNode().to_host(root), label=root)
-    middle_client = program.add_node(lp_ssh.TransmitNode().to_host(middle), label=middle)
-    program.add_node(lp_ssh.SSHNode(Root, root_client, set(leaves)).to_host(root), label=root)
-    program.add_node(lp_ssh.SSHNode(Middle, middle_client, root_client).to_host(middle), label=middle)
-    for leaf in leaves:
-        program.add_node(lp_ssh.SSHNode(Worker, leaf, middle_client).to_host(leaf), label=leaf)
-    lp_ssh.launch(program)
-"""
-
 EXITS = """
 import sys
 
@@ -135,6 +82,42 @@ if __name__ == "__main__":
     lp.launch(program, launch_type="local_mp")
 """
 
+PROCESSES = """
+import os
+import sys
+
+from absl import app, flags
+from mesh import launchpad as lp
+
+STEPS = flags.DEFINE_integer("steps", 1, "of each worker")
+
+
+def works(name):
+    words = [word for word in sys.argv[1:] if "lp_" not in word]
+    print(name, STEPS.value, os.environ.get("COLOUR", ""), words, flush=True)
+
+
+def fails_once(path):
+    if not os.path.exists(path):
+        open(path, "w").close()
+        raise SystemExit(3)
+    print("again", flush=True)
+
+
+def main(_):
+    program = lp.Program("processes")
+    program.add_node(lp.PyNode(works, "plain"), label="plain")
+    program.add_node(lp.PyNode(works, "chosen"), label="chosen")
+    inner = [lp.PyNode(fails_once, os.path.abspath("failed")), lp.PyNode(works, "beside")]
+    program.add_node(lp.MultiProcessingColocation(inner, num_retries_on_failure=1), label="both")
+    processes = {"chosen": lp.PythonProcess(args={"steps": 7}, env={"COLOUR": "blue"})}
+    lp.launch(program, local_resources=processes).wait()
+
+
+if __name__ == "__main__":
+    app.run(main)
+"""
+
 MAP = """
 import os
 import signal
@@ -151,7 +134,7 @@ def kills(value):
 
 
 def all_values(retries):
-    return list(map(kills, range(200), nproc=3, retries=retries))
+    return list(map(kills, range(10_000), nproc=8, retries=retries))
 
 
 if __name__ == "__main__":
@@ -161,7 +144,7 @@ if __name__ == "__main__":
         print(f"item {error.index}: {type(error.cause).__name__}")
     os.remove("killed")
     found = all_values(1)
-    assert [value for value, _ in found] == list(range(200))
+    assert [value for value, _ in found] == list(range(10_000))
     print(len(found), "values,", len({process for _, process in found}), "workers")
 """
 
@@ -246,7 +229,8 @@ def main():
 if __name__ == "__main__":
     main()
 """
-# Printed by the same program under dm-launchpad 0.5.2 and Python 3.10.13, with `import launchpad as lp`.
+# Printed by the same programs under dm-launchpad 0.5.2 and Python 3.10.13, with `import launchpad as lp`. Python 3.10
+# passes its batched_handler a timeout that it refuses; there PEER hands it whole milliseconds.
 OF_LAUNCHPAD = """\
 groups {'server': 1, 'runs': 2, 'client': 1, 'node': 1, 'both': 1} semantics
 wrong ValueError
@@ -263,26 +247,79 @@ _hidden raises
 stop False False
 ended
 """
+EXAMPLES_OF_LAUNCHPAD = {
+    "hello_world": ["Hello World!!!"],
+    "consumer_producers": ["Results: [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]"],
+    "batching": [
+        f"Client {number}: {values}"
+        for number in range(2)
+        for values in ("[1, 3]", "[4, 8]", "[9, 15]", "[16, 24]", "[25, 35]")
+    ],
+    "program_wait": [
+        *("Program finished.", "event: stopped", "handler: stopped", "looks: stopped", "waits: stopped"),
+    ],
+}
+PEER = """
+import datetime, runpy, sys
+from courier.handlers.python import pybind
+
+build = pybind.BuildBatchedHandlerWrapper
+
+def whole(value):
+    if isinstance(value, datetime.timedelta):
+        return value // datetime.timedelta(milliseconds=1)
+    return int(value) if isinstance(value, float) else value
+
+pybind.BuildBatchedHandlerWrapper = lambda *args: build(*map(whole, args))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+# A Python that has dm-launchpad, which the outputs above are compared with once more; "": the recorded ones alone.
+LAUNCHPAD_PYTHON = os.environ.get("MESH_TEST_LAUNCHPAD", "")
+
+
+def names_of(pod: Home) -> list[str]:
+    """Return the names of the lab's hosts."""
+    clusters = load_clusters(pod.path / ".config/mesh/cluster.yaml", required=True).clusters
+    return [host.name for host in clusters["pod"].hosts]
 
 
 def with_hosts(pod: Home, text: str) -> str:
     """Return a program with the names of the lab's hosts, and have them find this Python as python3."""
     pod.files(mesh__yaml=f"prerun: ['export PATH={Path(sys.executable).parent}:$PATH']\n")
-    clusters = load_clusters(pod.path / ".config/mesh/cluster.yaml", required=True).clusters
-    names = [host.name for host in clusters["pod"].hosts]
-    text = text.replace("HOSTS", repr(names))
-    for number, name in enumerate(names, start=1):
-        text = text.replace(f"'host{number}'", repr(name))
+    for number, name in enumerate(names_of(pod), start=1):
+        text = text.replace(f"'host{number}'", repr(name)).replace(f'"host{number}"', repr(name))
     return text
 
 
-def run_program(home: Home, text: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in the user's project to its end."""
+def example(name: str) -> str:
+    return (REPOSITORY / "examples" / f"{name}.py").read_text()
+
+
+def lines_of(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return the lines of all nodes without their labels, sorted."""
+    return sorted(re.sub(r"^\[\S+?\] +", "", line) for line in done.stdout.splitlines())
+
+
+def of_launchpad(home: Home, text: str, *words: str) -> list[str]:
+    """Return the lines that a program prints under dm-launchpad itself, sorted."""
+    text = text.replace("from mesh import launchpad as lp", "import launchpad as lp")
+    home.files(peer__py=PEER, own__py=text)
+    # Some of its programs do not end by themselves after their last line.
+    command = ["timeout", "-s", "KILL", "40", LAUNCHPAD_PYTHON, "peer.py", "own.py", *words]
+    done = subprocess.run(command, cwd=home.project, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
+    # Its threads print at the same time, and its own notice about the end has no end of line.
+    found = re.sub(r"Waiting for workers to stop for \d+s\.", "", done.stdout)
+    return sorted(line for line in re.sub(r"(?<=stopped)(?=[a-z])", "\n", found).splitlines() if line)
+
+
+def run_program(home: Home, text: str, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in the user's project to its end. more: variables"""
     home.files(program__py=text)
     return subprocess.run(
         [sys.executable, "program.py", *words],
         cwd=home.project,
-        env=environ(home),
+        env={**environ(home), **more},
         capture_output=True,
         text=True,
         timeout=2 * PATIENCE,
@@ -320,20 +357,72 @@ def test_the_first_program_of_tlaunch_on_two_hosts(pod: Home) -> None:
 
 @pytest.mark.root
 @pytest.mark.sshd
-def test_values_from_leaves_over_a_middle_host_to_the_root(pod: Home) -> None:
-    done = run_program(pod, with_hosts(pod, TREE))
-    assert done.returncode == 0, done.stderr
-    assert "root has seen" in done.stdout, done.stderr
+@pytest.mark.parametrize("name", EXAMPLES_OF_LAUNCHPAD)
+def test_the_examples_of_launchpad_on_two_hosts(pod: Home, name: str) -> None:
+    """Only their import line differs: the cluster is a variable, and mesh.yaml has the hosts of labels."""
+    expected = sorted(EXAMPLES_OF_LAUNCHPAD[name])
+    one, other, *_ = names_of(pod)
+    places = {"producer": [one, other], "consumer": [other], "clients": [one, other], "server": [other]}
+    program = "".join(f"  {label}: {{on: [{', '.join(hosts)}], env: {{OWN: x}}}}\n" for label, hosts in places.items())
+    text = with_hosts(pod, example(f"launchpad/{name}"))
+    mesh_yaml = (pod.project / "mesh.yaml").read_text()
+    pod.files(mesh__yaml=f"{mesh_yaml}program:\n{program}")
+    done = run_program(pod, text, MESH_CLUSTER="pod")
+    assert (done.returncode, lines_of(done)) == (0, expected), done.stderr
+    (written,) = (pod.path / ".local/state/mesh/runs").glob("*/run.json")
+    ranks = json.loads(written.read_text())["ranks"]
+    for label, hosts in places.items():
+        found = [rank["host"] for rank in ranks if str(rank["label"]).partition("/")[0] == label]
+        assert found in ([], hosts), ranks
+    if LAUNCHPAD_PYTHON:
+        assert of_launchpad(pod, example(f"launchpad/{name}"), "local_mt") == expected
+
+
+@pytest.mark.root
+@pytest.mark.sshd
+@pytest.mark.parametrize("name", ["star_type", "tree_type", "net_type", "run_cmd"])
+def test_the_examples_of_tlaunch_on_hosts(pod: Home, name: str) -> None:
+    """Each ends by itself once the root has what it waits for, in spite of workers that never end."""
+    one, other, third, fourth = names_of(pod)
+    expected = {
+        "star_type": [f"root has seen {sorted([one, other])}"],
+        "tree_type": [f"root has seen {sorted([third, fourth])}"],
+        "net_type": [f"{host} has seen {sorted([one, other])}" for host in (one, other)],
+        "run_cmd": [f"{host}: no GPUs" for host in (one, other)],
+    }[name]
+    done = run_program(pod, with_hosts(pod, example(f"tlaunch/{name}")))
+    assert (done.returncode, lines_of(done)) == (0, sorted(expected)), done.stderr
+    assert "no process left" in done.stderr
+
+
+@pytest.mark.root
+@pytest.mark.sshd
+def test_a_torch_program_trains_on_two_hosts_and_meets_without_a_file(pod: Home) -> None:
+    """All processes end with the same weights. A file that the hosts do not share is refused before any starts."""
+    pytest.importorskip("torch", reason="PyTorch is not installed here")
+    pod.files(mnist__py=example("tlaunch/mnist"))
+    words = ["--num_trainer", "2", "pod", f"{sys.prefix}/bin/python", "mnist.py"]
+    done = pod.mesh("tlaunchrun", "basic", *words)
+    assert done.status == 0, done.err
+    found = sorted(re.sub(r"^\[\d\] rank (\d) of 2: learned, weights ", r"\1 ", line) for line in done.lines)
+    assert [line.split()[0] for line in found] == ["0", "1"], done.out
+    assert len({line.split()[1] for line in found}) == 1, done.out
+    done = pod.mesh("tlaunchrun", "basic", "--set_share_file", "/tmp/meet", *words)
+    assert (done.status, done.out) == (2, b"")
+    assert "/tmp is not the same directory on" in done.err
+    assert 'init_method="env://" reads MASTER_ADDR and MASTER_PORT' in done.err
 
 
 @pytest.mark.root
 @pytest.mark.sshd
 def test_an_unknown_host_is_refused_before_the_start(pod: Home) -> None:
     text = with_hosts(pod, README)
-    name = load_clusters(pod.path / ".config/mesh/cluster.yaml", required=True).clusters["pod"].hosts[1].name
-    done = run_program(pod, text.replace(repr(name), repr(name + "x")))
+    name = names_of(pod)[1]
+    swapped = name[0] + name[2] + name[1] + name[3:]  # as 'hots2'
+    done = run_program(pod, text.replace(repr(name), repr(swapped)))
     assert done.returncode == 1
-    assert f"no host '{name}x' in pod" in done.stderr
+    assert f"no host '{swapped}' in pod" in done.stderr
+    assert f"the nearest is {name}" in done.stderr
     assert not (pod.path / ".local/state/mesh/runs").exists()
 
 
@@ -341,6 +430,28 @@ def test_an_unknown_host_is_refused_before_the_start(pod: Home) -> None:
 def test_the_interpreter_exits_with_the_status_of_the_program(home: Home, status: int) -> None:
     done = run_program(home, EXITS, str(status))
     assert (done.returncode, done.stdout) == (status, "launched\n"), done.stderr
+
+
+def test_processes_with_flags_variables_and_a_restart(home: Home) -> None:
+    """Nodes get the command line of their program, and a label's own flags win over it."""
+    done = run_program(home, PROCESSES, "--steps=2", "--lp_launch_type=local_mp")
+    assert done.returncode == 0, done.stderr
+    assert lines_of(done) == [
+        "again",
+        "beside 2  ['--steps=2']",
+        "chosen 7 blue ['--steps=2', '--steps=7']",
+        "plain 2  ['--steps=2']",
+    ], done.stderr
+
+
+@pytest.mark.root
+@pytest.mark.sshd
+def test_the_verdict_shows_the_name_that_the_first_program_does_not_define(pod: Home) -> None:
+    text = README.replace(".format(self.worker_id, self.worker_id)", ".format(self.worker_id, i)")
+    done = run_program(pod, with_hosts(pod, text).replace("terminal='ssh_tmux_session'", ""))
+    assert done.returncode == 1
+    assert "NameError: name 'i' is not defined" in done.stdout + done.stderr
+    assert re.fullmatch(r"mesh: _\S+_worker/\d: name 'i' is not defined", done.stderr.splitlines()[-1])
 
 
 def test_a_signal_stops_the_program_and_then_the_interpreter(home: Home) -> None:
@@ -383,23 +494,15 @@ def test_windows_show_the_logs_and_end_with_their_session(home: Home) -> None:
             process.wait()
 
 
-def test_items_over_processes_of_which_one_is_killed(home: Home) -> None:
+def test_ten_thousand_items_over_eight_processes_of_which_one_is_killed(home: Home) -> None:
     """The item of the lost worker is named; with a retry all values come."""
     done = run_program(home, MAP)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-2:] == ["item 40: NodeLost", "200 values, 3 workers"]
-
-
-@pytest.mark.root
-@pytest.mark.sshd
-def test_a_shared_file_is_refused_where_hosts_share_no_directory(pod: Home) -> None:
-    words = ["tlaunchrun", "basic", "--num_trainer", "2", "--set_share_file", "/tmp/meet", "pod", "true"]
-    done = pod.mesh(*words)
-    assert (done.status, done.out) == (2, b"")
-    assert "/tmp is not the same directory on" in done.err
-    assert "MASTER_ADDR" in done.err
+    assert done.stdout.splitlines()[-2:] == ["item 40: NodeLost", "10000 values, 8 workers"]
 
 
 def test_the_same_program_prints_the_same_as_under_launchpad(home: Home) -> None:
     done = run_program(home, SEMANTICS)
     assert (done.returncode, done.stdout) == (0, OF_LAUNCHPAD), done.stderr
+    if LAUNCHPAD_PYTHON:
+        assert of_launchpad(home, SEMANTICS) == sorted(OF_LAUNCHPAD.splitlines())

@@ -95,7 +95,13 @@ def test_a_terminal_in_a_pod(home: Home, kube: StandIn) -> None:
 def test_the_check_of_pods(home: Home, kube: StandIn) -> None:
     done = home.mesh("check", "gpus", "--json")
     assert done.status == 0, done.err
-    assert "w-10" in json.dumps(json.loads(done.out))
+    reports = json.loads(done.out)
+    assert [report["host"] for report in reports] == ["w-2", "w-9", "w-10"]
+    for report in reports:
+        found = {one["name"]: one["verdict"] for one in report["checks"]}
+        assert {found[name] for name in ("api", "rights", "schedule", "image", "python3", "network")} == {"ok"}
+        assert "shm" in found
+        assert "login" not in found
 
 
 def test_an_interrupt_ends_the_ranks(home: Home, kube: StandIn) -> None:

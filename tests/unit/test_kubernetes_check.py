@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ from mesh.core.errors import HostUnreachable, MeshError
 from mesh.core.findings import Verdict, failed, ok, unknown, warning
 from mesh.core.statusline import REPEAT_S, StatusLine
 from mesh.hosts.kubernetes import render, room
-from mesh.hosts.kubernetes.making import Maker
+from mesh.hosts.kubernetes.making import Maker, remove_ended
 from mesh.hosts.kubernetes.preflight import rights_of
 from mesh.hosts.kubernetes.records import PodsRecords
 from mesh.hosts.kubernetes.render import Made
@@ -357,6 +358,47 @@ def test_clusters_without_pods_are_no_failure_of_ps_and_are_noted(cluster: Stand
     cluster.remove("configmaps", root.metadata.name)
     assert list_clusters(refresh=True)[1].note == "no pods now; a run makes 3"
     assert list_clusters()[1].note == "3 pods, made when a command needs them"
+
+
+def test_a_dry_run_makes_no_pod(cluster: StandIn, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    os.chdir(project)
+    assert run(["mesh", "run", "--dry-run", "gpus", "true"]) == 0
+    out = capfd.readouterr().out
+    assert all(f"mesh-gpus-{user_here()}-{number}" in out for number in range(3))
+    assert not any(line.startswith(("create", "delete")) for line in cluster.requests)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_while_pods_start_deletes_them(cluster: StandIn, tmp_path: Path, number: int) -> None:
+    source = MadePods(template=PodTemplate(image="x"), nodes=2, start_timeout=600.0)
+    api = Api(PodPlace(), {"HOME": str(tmp_path)})
+
+    def say(text: str) -> None:
+        if "2 wait" in text:
+            os.kill(os.getpid(), number)
+
+    made = Made(cluster="g", user="u", source=source)
+    with api, pytest.raises((SystemExit, KeyboardInterrupt)) as caught:
+        Maker(api, made, PodsRecords(os.environ), StatusLine(say)).ensure()
+    if number != signal.SIGINT:
+        assert caught.value.args == (128 + number,)
+    assert cluster.objects == {"pods": {}, "configmaps": {}}
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_pods_that_wait_without_their_command_are_removed(cluster: StandIn, tmp_path: Path) -> None:
+    api, mine = maker(tmp_path)
+    root, _ = mine._create_root()
+    mine._create(root, range(3), [])
+    records = PodsRecords(os.environ)
+    with api:
+        assert remove_ended(api, user_here(), records) == []
+        for pod in cluster.objects["pods"].values():
+            pod["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z"
+        assert remove_ended(api, user_here(), records) == [root.metadata.name]
+    assert cluster.objects == {"pods": {}, "configmaps": {}}
 
 
 def test_what_a_root_was_made_with_is_recorded_by_an_adoption(cluster: StandIn, tmp_path: Path) -> None:

@@ -16,15 +16,21 @@ import numpy
 import pytest
 
 from mesh import launchpad as lp
+from mesh.config.settings import Options
 from mesh.core.errors import UsageError
 from mesh.launchpad import lp_ssh
+from mesh.launchpad.hosts import find_hosts
+from mesh.launchpad.launching import options_of
 from mesh.launchpad.nodes import PyNode
+from mesh.launchpad.runtime import flags
 from mesh.launchpad.runtime.batching import Batcher
-from mesh.launchpad.terminals import check_terminal, kill_tmux
+from mesh.launchpad.terminals import check_terminal, kill_tmux, open_windows
 from mesh.launchpad.translating import Plan, translate
+from mesh.launchpad.wishes import hosts_named, with_project
 from mesh.program import NotServed, RemoteError
 from mesh.remote.programs import program_library
-from tests.conftest import PATIENCE
+from tests.conftest import PATIENCE, Home
+from tests.lab import eventually
 from tests.pythons import pythons
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -469,6 +475,121 @@ def test_the_choices_of_a_label() -> None:
     assert [part.argv for part in parts] == [("--steps=3",)]  # type: ignore[attr-defined]
 
 
+def test_hosts_of_labels_in_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The launch wins; labels of other programs are left alone, and a label that is misspelt is named."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mesh.yaml").write_text(
+        "program:\n"
+        "  actor: {on: 'tpu-[1-2],tpu-5', gpus: 2, python: python3.11, env: {A: 1}}\n"
+        "  learner: {on: [tpu-7]}\n"
+        "  servre:\n"
+        "    gpus: 1\n"
+        "  other-thing: {on: x}\n"
+    )
+    found = with_project({"learner": lp.Where(on="tpu-[8-9]")}, ["actor", "learner", "server"])
+    assert found == {
+        "actor": lp.Where(on="tpu-[1-2],tpu-5", gpus=2, python="python3.11", env={"A": "1"}),
+        "learner": lp.Where(on="tpu-[8-9]"),
+    }
+    assert hosts_named(found) == ["tpu-8", "tpu-9", "tpu-1", "tpu-2", "tpu-5"]
+    text = "program.servre: the program has no label 'servre'; the nearest is 'server'"
+    assert capsys.readouterr().err == f"mesh: mesh.yaml:4: {text}\n"
+    with pytest.raises(UsageError, match="actor: "):
+        hosts_named({"actor": lp.Where(on="tpu-[3-1]")})
+
+
+def test_how_hosts_may_be_written(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of cluster.yaml, as an alias of ssh_config, and as user, host and port."""
+    monkeypatch.setenv("HOME", str(home.path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.chdir(home.project)
+    home.clusters("other:\n  hosts: [x]\npod:\n  hosts: ['tpu-[1-2]']\n")
+    (home.path / ".ssh").mkdir(exist_ok=True)
+    (home.path / ".ssh/config").write_text("Host trainer other\n  HostName 127.0.0.1\n")
+    found = find_hosts("", ["tpu-2"], Options())
+    assert (found.cluster, found.hosts, found.names) == ("pod", ("tpu-1", "tpu-2"), {"tpu-2": "tpu-2"})
+    found = find_hosts("", ["trainer", "me@127.0.0.2:2222"], Options())
+    assert (found.cluster, found.hosts) == ("@trainer,me@127.0.0.2:2222", ("trainer", "127.0.0.2"))
+    for named, text in ((["tpu-1", "tpu-22"], "no host 'tpu-22' in pod; the nearest is tpu-2"), ([], "neither")):
+        with pytest.raises(UsageError, match=text):
+            find_hosts("", named, Options())
+    with pytest.raises(UsageError, match="no host 'trianer': it has no address; the nearest is trainer"):
+        find_hosts("", ["trianer"], Options())
+
+
+def test_arguments_of_a_shared_directory_are_not_needed() -> None:
+    node = lp_ssh.SSHNode(Ends, share_temp_dir="/nfs").to_host("a", share_entry_script_path="/nfs/entry.py")
+    assert (node.host, node.part().kwargs) == ("a", {})
+    assert isinstance(lp_ssh.RLTransmitNode(["--x"], 3).to_host("a"), lp_ssh.TransmitNode)
+
+
+def test_several_programs_are_launched_together(case: unittest.TestCase) -> None:
+    programs = []
+    for name in ("one", "other"):
+        programs.append(lp.Program(name))
+        programs[-1].add_node(lp.PyClassNode(Ends), label=name)
+    found = lp.launch(programs, launch_type="test_mt", test_case=case)
+    assert isinstance(found, list)
+    assert [[node.label for node in one.running.nodes] for one in found] == [["one"], ["other"]]
+    assert all(one.wait(PATIENCE).ok for one in found)
+
+
+def test_run_can_be_turned_on_again(launch: Launch) -> None:
+    program, (handle,) = counters(1)
+    for node in program.get_all_nodes():
+        assert isinstance(node, lp.CourierNode)
+        node.enable_run()
+    assert launch(program).wait(PATIENCE).ok
+    del handle
+
+
+def test_options_of_clients_that_links_do_not_have(launch: Launch, capsys: pytest.CaptureFixture[str]) -> None:
+    program = lp.Program("options")
+    node = lp.CourierNode(Counter, courier_client_kwargs={"compress": True, "wait_for_ready": True})
+    node.disable_run()
+    handle = program.add_node(node, label="counter")
+    launch(program)
+    assert handle.dereference().step() == 1
+    assert "mesh.launchpad: compress: ignored" in capsys.readouterr().err
+    assert isinstance(node.courier_address, lp.Address)
+    with pytest.raises(TypeError, match="no option 'unknown'"):
+        lp.CourierClient(node.port, unknown=1)
+
+
+@pytest.mark.parametrize("terminal", ["xterm", "gnome-terminal", "gnome-terminal-tabs"])
+def test_windows_of_a_desktop_show_logs(
+    terminal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / terminal.removesuffix("-tabs")
+    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/opened\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    open_windows(terminal, "session", "RUN", ["actor/0"])
+    assert f"no windows for terminal={terminal!r} (there is no display)" in capsys.readouterr().err
+    monkeypatch.setenv("DISPLAY", ":0")
+    open_windows(terminal, "session", "RUN", ["actor/0", "learner"])
+    opened = tmp_path / "opened"
+    assert eventually(lambda: opened.exists() and len(opened.read_text().splitlines()) == 2, PATIENCE)
+    lines = sorted(opened.read_text().splitlines())
+    for line, label in zip(lines, ("actor/0", "learner"), strict=True):
+        assert line.endswith(f"{sys.executable} -m mesh logs --follow --rank {label} RUN")
+
+
+def test_the_seconds_to_the_kill_are_those_of_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    for notice, grace in ((10, None), (3, 3.0), (-1, None)):
+        values = types.SimpleNamespace(
+            lp_launch_type="local_mp", lp_termination_notice_secs=notice, tmux_session_name="x", is_parsed=lambda: True
+        )
+        monkeypatch.setattr(flags, "FLAGS", values)
+        assert options_of(None).grace == grace
+        assert options_of(Options(grace=5.0)).grace == 5.0
+    assert lp.LAUNCH_TYPE.value == "local_mp"
+
+
 def test_transmit_nodes(launch: Launch) -> None:
     program = lp.Program("transmit")
     handle = program.add_node(lp_ssh.TransmitNode().to_host("host1"), label="host1")
@@ -532,7 +653,7 @@ def test_a_host_has_all_names(tmp_path: Path) -> None:
     """A program's file imports them there as well; those of the client raise when they are used."""
     (tmp_path / "library.zip").write_bytes(program_library())
     script = (
-        "from mesh.program import ItemFailed, MailboxHandle, Program, executor, has, map\n"
+        "from mesh.program import ItemFailed, MailboxHandle, Program, all_reduce, barrier, executor, has, map\n"
         "from mesh.launchpad import CourierNode, launch, lp_ssh, stop\n"
         "from mesh.launchpad.lp_ssh import Program, SSHNode, TransmitNode\n"
         "import mesh.launchpad.runtime.nodes, mesh.launchpad.runtime.reverb, mesh.launchpad.runtime.transmit\n"

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from mesh.backends.pods import state
 from mesh.backends.pods.api import Api, ApiAway, ApiFailed
-from mesh.backends.pods.objects import Pod
+from mesh.backends.pods.objects import Meta, Pod
 from mesh.config.podspec import MadePods
 from mesh.core.cluster import DEFAULT_REMOTE_DIR, Cluster, PodPlace
 from mesh.core.errors import NoHosts
@@ -62,6 +62,9 @@ def _there(cluster: Cluster, api: Api, maker: Maker, purpose: Purpose) -> Cluste
         if root is None:
             maker.forget()
         return _refreshed(cluster, pods)
+    if purpose is Purpose.PLAN and not pods:
+        planned = [Pod(metadata=Meta(name=f"{maker.made.root_name}-{n}")) for n in range(maker.made.source.nodes)]
+        return replace(_with_pods(cluster, api, "", []), hosts=all_hosts(planned))
     if root is None or not pods:
         raise NoHosts(f"{cluster.name} has no pods", hint=f"mesh up {cluster.name}")
     found = _with_pods(cluster, api, root.metadata.uid, pods)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import time
 import uuid
 from collections.abc import Container, Sequence
@@ -17,6 +18,7 @@ from mesh.core.errors import MeshError
 from mesh.core.outcome import EXIT_BUSY
 from mesh.core.statusline import StatusLine
 from mesh.hosts.kubernetes import render
+from mesh.hosts.kubernetes.ending import cleaning_up
 from mesh.hosts.kubernetes.records import PodsRecord, PodsRecords
 from mesh.hosts.kubernetes.render import Made
 
@@ -73,8 +75,12 @@ class Maker:
     def ensure(self) -> tuple[str, list[Pod]]:
         """Return the root's identity and the pods, all of which run; make those that are not there.
 
-        Raises MeshError with all reasons. What this call has made is deleted then, also after Ctrl-C.
+        Raises MeshError with all reasons. What this call has made is deleted then, also after Ctrl-C and SIGTERM.
         """
+        with cleaning_up():
+            return self._ensured()
+
+    def _ensured(self) -> tuple[str, list[Pod]]:
         root = self.root()
         if root is not None:
             if (pods := self._use(root)) is not None:
@@ -325,6 +331,15 @@ def until_of(root: Thing) -> float:
     return float((root.metadata.annotations or {}).get(render.UNTIL, "0") or 0)
 
 
+def _pending(pod: Pod) -> float:
+    """Return how many seconds a pod has waited for a machine; 0.0 if it has one, or has ended."""
+    try:
+        made = time.strptime(pod.metadata.creation_timestamp or "", "%Y-%m-%dT%H:%M:%SZ")
+    except ValueError:
+        return 0.0
+    return 0.0 if pod.spec.node_name or pod.status.phase != "Pending" else time.time() - calendar.timegm(made)
+
+
 def progress(wanted: int, running: int, reasons: Sequence[str]) -> str:
     """Return a line about pods that start.
 
@@ -336,7 +351,10 @@ def progress(wanted: int, running: int, reasons: Sequence[str]) -> str:
 
 
 def remove_ended(api: Api, user: str, records: PodsRecords) -> list[str]:
-    """Delete roots that were made here and whose pods have all ended; return their names. Raises MeshError."""
+    """Delete roots that were made here and whose pods have all ended; return their names. Raises MeshError.
+
+    A pod that waits for longer than twice its `start_timeout` has lost the command that waited for it.
+    """
     removed = []
     roots = api.get(api.path("configmaps"), Things, {"labelSelector": f"{render.USER}={render.safe(user)}"}).items or ()
     for root in roots:
@@ -345,7 +363,8 @@ def remove_ended(api: Api, user: str, records: PodsRecords) -> list[str]:
             continue
         pods = owned(api, uid)
         age = time.time() - next((one.since for one in records.read() if one.uid == uid), 0.0)
-        if all(state.is_over(pod) for pod in pods) and (pods or age > GONE_TIMEOUT_S):
+        limit = 2 * float((root.metadata.annotations or {}).get(render.START, "inf")) + GONE_TIMEOUT_S
+        if all(state.is_over(pod) or _pending(pod) > limit for pod in pods) and (pods or age > GONE_TIMEOUT_S):
             delete_pods(api, pods)
             api.delete(api.path("configmaps", root.metadata.name), only(uid))
             records.remove(uid)

@@ -16,7 +16,7 @@ from mesh.config.podspec import NAME_CHARACTERS, MadePods, Volume
 CLUSTER, USER, ROOT, INDEX = "mesh/cluster", "mesh/user", "mesh/root", "mesh/index"  # labels
 MARK = "mesh/mark"  # an annotation of the root, chosen before it has a UID
 TEMPLATE, UNTIL, FULL_CLUSTER, FULL_USER = "mesh/template", "mesh/until", "mesh/cluster-name", "mesh/user-name"
-NODES, HOLD = "mesh/nodes", "mesh/hold"  # annotations of the root, as its maker had them
+NODES, HOLD, START = "mesh/nodes", "mesh/hold", "mesh/start-timeout"  # annotations of the root, as its maker had them
 CONTAINER = "main"
 REMOTE_DIR = "/mesh"  # a volume: the root may be read-only, and the user may have no home
 ENDING_S = 40  # from SIGTERM to SIGKILL of a pod, in which ranks are ended
@@ -86,6 +86,7 @@ def root_object(made: Made) -> Object:
                 UNTIL: f"{made.until:.0f}",
                 NODES: str(made.source.nodes),
                 HOLD: f"{made.source.hold:g}",
+                START: f"{made.source.start_timeout:g}",
                 **({MARK: made.mark} if made.mark else {}),
             },
         },

@@ -15,7 +15,7 @@ from mesh.backends.pods.objects import Pod, Thing
 from mesh.backends.pods.objects import Pods as PodList
 from mesh.config.kubernetes import Pods
 from mesh.core.cluster import Cluster, PodPlace
-from mesh.core.errors import MeshError, UsageError
+from mesh.core.errors import MeshError, NoHosts, UsageError
 from mesh.core.findings import Finding
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.kubernetes.choice import all_hosts, container_of, hosts_of, in_order
@@ -32,7 +32,7 @@ class PodSource:
         if purpose is Purpose.LIST:  # half a second of imports, and a request
             return replace(cluster, note=f"pods with {source.selector}; mesh clusters --refresh asks for them")
         with api_of(place_of(source), source.place) as api:
-            pods = in_order(pods_of(api, source), source.order)
+            pods = in_order(pods_of(api, source, purpose), source.order)
             place = replace(api.place, container=container_of(pods, source.container, source.place))
             if purpose is Purpose.CHECK:
                 hosts = all_hosts(pods)
@@ -72,8 +72,8 @@ def place_of(source: Pods) -> PodPlace:
     )
 
 
-def pods_of(api: Api, source: Pods) -> list[Pod]:
-    """Return the pods of a selector that have not ended. Raises MeshError if there are none."""
+def pods_of(api: Api, source: Pods, purpose: Purpose) -> list[Pod]:
+    """Return the pods of a selector that have not ended. Raises MeshError if there are none; NoHosts for a question."""
     found = api.get(api.pods, PodList, {"labelSelector": source.selector}).items or ()
     pods = [pod for pod in found if not state.is_over(pod)]
     if not pods:
@@ -84,7 +84,8 @@ def pods_of(api: Api, source: Pods) -> list[Pod]:
             if error.status == 404:
                 raise MeshError(f"there is no namespace {namespace}", hint="kubectl get namespaces") from error
         ended = f": its {len(found)} pods have ended" if found else ""
-        raise MeshError(
+        kind = NoHosts if purpose is Purpose.ASK else MeshError
+        raise kind(
             f"selector {source.selector!r} matches no pod of namespace {namespace}{ended}", hint=_shown(api, source)
         )
     return pods

@@ -44,6 +44,8 @@ class Caller:
         self._patience = news_timeout
         self._is_closed = False
         self._pid = os.getpid()
+        self.on_loss: "Callable[[str, str], None]" = lambda label, reason: None
+        self.on_restart: "Callable[[str, str], None]" = lambda label, reason: None
 
     def leave(self) -> None:
         """Leave all links to the parent, in a process that was just forked. Their bytes are the parent's to read."""
@@ -128,11 +130,16 @@ class Caller:
         """Return True for a node that takes no calls any more."""
         return label in self._lost or self._is_closed
 
+    def loss_of(self, label: str) -> str:
+        """Return why a node takes no calls any more; "" for one that does."""
+        return self._lost.get(label, "")
+
     def note_restart(self, label: str, reason: str) -> None:
         """Note why a node's process has ended, before the node is started again. Its link ends by itself."""
         with self._news:
             self._restarts[label] = reason
             self._news.notify_all()
+        self.on_restart(label, reason)
 
     def lose(self, label: str, reason: str) -> None:
         """Fail all calls to a node that has ended, now and later."""
@@ -142,6 +149,7 @@ class Caller:
         found = self._connections.get(label)
         if found is not None:
             found.close(reason)
+        self.on_loss(label, reason)
 
     def find(self, label: str) -> None:
         """Take calls to a node again, after its restart."""

@@ -107,6 +107,10 @@ class Connection:
         """Return a future that has a result once the node is ready for calls."""
         return self._begin((frames.READY_CALL, (), {}), options, frames.AT_ONCE)[0]
 
+    def round(self, args: "Tuple[object, ...]", options: CallOptions) -> "Future[object]":
+        """Send a call of a collective, and return its future."""
+        return self._begin((frames.ROUND_CALL, args, {}), options, frames.AT_ONCE)[0]
+
     def one_way(self, call: "Tuple[str, tuple[object, ...], dict[str, object]]", options: CallOptions) -> None:
         """Send a call without an answer; a failure fails the node."""
         future, _ = self._begin(call, options, frames.ONE_WAY)

@@ -20,6 +20,7 @@ HELLO, WELCOME, CALL, RESULT, ERROR, CANCEL, ITEM, CREDIT = range(8)
 ONE_WAY, STREAM, PLAIN, AT_ONCE = 1, 2, 4, 8  # flags
 STOP_CALL = "__mesh_stop__"  # the method that ends the program
 READY_CALL = "__mesh_ready__"  # is answered once the node is ready for calls
+ROUND_CALL = "__mesh_round__"  # belongs to a collective
 
 Memory = Union[bytes, bytearray, memoryview, mmap.mmap]
 

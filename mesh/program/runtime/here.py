@@ -8,6 +8,7 @@ from typing import Callable, Dict, List
 
 from mesh.program.runtime.caller import Caller
 from mesh.program.runtime.errors import NotLaunched
+from mesh.program.runtime.exchange import exchange_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Context:
         self.reason = ""
         self._callbacks: List[Callable[[], object]] = []
         self._lock = threading.Lock()
+        self.exchange = exchange_of((here.label, here.attempt), caller.hosts, caller.loss_of)
+        caller.on_loss, caller.on_restart = self.exchange.lose, self.exchange.restart
 
     def on_stop(self, call: "Callable[[], object]") -> None:
         """Call a function once the program is stopped; at once if it is already."""
@@ -50,6 +53,7 @@ class Context:
             self.reason = reason
             self.stopped.set()
             callbacks, self._callbacks = self._callbacks, []
+        self.exchange.wake()
         for call in callbacks:
             threading.Thread(target=call, name="mesh-on-stop", daemon=True).start()
 
@@ -78,11 +82,27 @@ class _Current(threading.local):
 CURRENT = _Current()
 _CLIENTS: Dict[str, Caller] = {}  # of programs that this process has launched, by their ids
 _PROCESS: List[Context] = []  # the only node of a process
+_THREADED: Dict[str, Context] = {}  # of programs whose nodes are threads of this process, for threads of no node
 
 
 def set_process_context(context: Context) -> None:
     """Set the only node of this process, for all of its threads."""
     _PROCESS[:] = [context]
+
+
+def set_threaded(program: str, context: "Context | None") -> None:
+    """Set the context of threads that nodes of a program have started, where nodes are threads; None: it has ended."""
+    if context is None:
+        _THREADED.pop(program, None)
+    else:
+        _THREADED[program] = context
+
+
+def current_program() -> Context:
+    """Return the node of this thread or, in a thread that is none of a node, the only program. Raises NotLaunched."""
+    if CURRENT.context is None and not _PROCESS and len(_THREADED) == 1:
+        return next(iter(_THREADED.values()))
+    return current()
 
 
 def set_client(program: str, caller: "Caller | None") -> None:

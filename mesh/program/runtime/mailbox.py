@@ -8,6 +8,7 @@ from collections import deque
 from typing import Callable, Deque, Dict, List, Sequence, Tuple
 
 from mesh.program.runtime import plain
+from mesh.program.runtime.combining import Combine, combine_of
 from mesh.program.runtime.errors import NotLaunched
 from mesh.program.runtime.futures import Future
 from mesh.program.runtime.handles import Handle
@@ -16,12 +17,6 @@ from mesh.program.runtime.here import current
 QUEUE, LATEST, BY_SENDER = "queue", "latest", "latest_by_sender"
 STAR, TREE, ALL = "star", "tree", "all"
 WAIT_S = 20.0  # of one call, before the caller asks again
-Combine = Callable[[object, object], object]
-COMBINE: "Dict[str, Combine]" = {
-    "sum": lambda one, other: one + other,  # type: ignore[operator]
-    "max": lambda one, other: other if other > one else one,  # type: ignore[operator]
-    "merge": lambda one, other: {**one, **other},  # type: ignore[dict-item]
-}
 
 
 class Mailbox:
@@ -101,7 +96,7 @@ class Relay:
     """The mailbox of one host in a tree: it combines what its host sends while the last value is on its way."""
 
     def __init__(self, combine: "str | Combine", root: "Handle[object]") -> None:
-        self._combine = COMBINE[combine] if isinstance(combine, str) else combine
+        self._combine = combine_of(combine)
         self._root = root
         self._pending: List[object] = []  # at most one value
         self._senders: "List[asyncio.Future[bool]]" = []  # whose values are part of it

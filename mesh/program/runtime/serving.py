@@ -190,8 +190,11 @@ class Server:
             self._inbox.arrive((session, number), deadline)
         self._arrivals.put(None)
 
-    def cancel(self, session: Session, number: int) -> None:
-        """Cancel a call: one that waits never begins, a generator is closed, others are marked."""
+    def cancel(self, session: Session, number: int, is_gone: bool = False) -> None:
+        """Cancel a call: one that waits never begins, a generator is closed, others are marked.
+
+        is_gone: the caller's process has ended
+        """
         mark = session.cancels.get(number)
         if mark is not None:
             mark.is_set = True
@@ -204,11 +207,12 @@ class Server:
             state = self._inbox.cancel((session, number))
         if state == "waiting":
             session.fail(number, CancelledError())
+        self.context.exchange.drop((session, number), is_gone)
 
     def forget(self, session: Session) -> None:
         """Drop the calls of a caller that is gone."""
         for number in list(session.calls):
-            self.cancel(session, number)
+            self.cancel(session, number, is_gone=True)
         with self._changed:
             if session in self._sessions:
                 self._sessions.remove(session)
@@ -245,6 +249,10 @@ class Server:
             name, args, kwargs, buffer = _call(self._loads(body, frame.buffers))
             if name == frames.READY_CALL:
                 self._reply_once_open(session, frame)
+                return
+            if name == frames.ROUND_CALL:
+                answer = lambda value: self._reply(session, frame, value)  # noqa: E731
+                self.context.exchange.take((session, number), args, answer)
                 return
             method = self._method(name)
             if frame.flags & frames.STREAM:
