@@ -16,6 +16,7 @@ from mesh.api.choosing import usable_project
 from mesh.api.detached import DetachedRun, Place, find_detached, known, prepared, with_hosts
 from mesh.api.inquiries import FoundRun, ask, find_run, told_failures
 from mesh.api.meant import run_meant
+from mesh.api.noderesults import fetch_results
 from mesh.api.records import find_record
 from mesh.api.replaying import logs
 from mesh.app.assemble import Parts, launch, placed
@@ -94,6 +95,8 @@ def detach_found(where: FoundRun) -> str:
     answers = ask_agents(where, questions.Detach(run=full), LeftAlone)
     runs = require_agents([one for answer in answers for one in answer.told], where)
     if missing := sorted({one.node for one in runs if not one.detached}):
+        if why := next((one.tied for one in runs if one.tied), ""):
+            raise MeshError(f"{full} cannot be detached: {why}", hint=f"mesh stop {full}")
         states = ", ".join(sorted({one.state for one in runs if one.node in missing}))
         raise MeshError(
             f"{full} cannot be detached: it is {states}", hint="a run can be once all its ranks have started"
@@ -194,6 +197,8 @@ def _attach(found: DetachedRun, showing: Showing, begin: str, clusters_file: str
             place.forget()
             (failure, *_) = outcome.failures
             raise MeshError(f"{cluster.hosts[failure.node].name}: {failure.message}", hint=failure.hint)
+        if spec.keep_results and not outcome.goes_on:
+            fetch_results(spec, cluster, store.directory)
         return place.told(run_result(outcome, placement, store, (Stream.STDOUT, Stream.STDERR)))
     finally:
         place.close()

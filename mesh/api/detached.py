@@ -68,10 +68,8 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
                 run, plan = journal.run, journal.plan
                 # The name becomes a directory here, so no other text of a host is accepted.
                 if RUN_ID.fullmatch(run) and plan and run not in found:
-                    where = _cluster_of(plan, asked, clusters_file)
-                    about = {**fields_of(plan), "cluster": where}
-                    found[run] = DetachedRun(run=run, cluster=where, about=about)
-                    spec = read_spec(about, run)
+                    found[run] = planned(run, plan, asked, clusters_file)
+                    spec = read_spec(found[run].about, run)
                     if name != LAST or not spec.is_exec:
                         runs.append(NamedRun(run=run, name=spec.name, tags=spec.tags, command=spec.told))
     meant = max(runs, key=lambda one: one.run, default=None) if name == LAST else the_one(name, runs)
@@ -81,6 +79,12 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
         what = "detached run" if name == LAST else f"detached run {name!r}"
         raise UsageError(f"no {what} is known {where}{unasked}", hint="`mesh ps` lists what runs")
     return found[meant.run]
+
+
+def planned(run: str, plan: Plan, asked: Cluster, clusters_file: str = "") -> DetachedRun:
+    """Return a run by the plan that a host of ``asked`` has sent."""
+    where = _cluster_of(plan, asked, clusters_file)
+    return DetachedRun(run=run, cluster=where, about={**fields_of(plan), "cluster": where})
 
 
 def _cluster_of(plan: Plan, asked: Cluster, clusters_file: str) -> str:

@@ -24,8 +24,9 @@ SEND_BYTES = 1 << 16
 
 
 def reach(cluster: Cluster, run: str, node: int, rank: int, *, wants: str) -> socket.socket:
-    """Return a stream socket: to a node (wants="calls"), or one from which its result can be read (wants="result").
+    """Return a stream socket: to a node (wants="calls"), or one to read its result from (wants="result").
 
+    With wants="plan" the run's plan can be read from it, of any rank.
     node: index of its host in the cluster. Call ``answer_of`` before the first byte. The caller closes the socket.
     Raises HostUnreachable and MeshError.
     """

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from mesh.config import ways, yamlfile
+from mesh.config import ports, ways, yamlfile
 from mesh.config.hosts import NoHost, check_port, expand, named_once, split
 from mesh.config.readers import BEGINNINGS, BUILT_IN_READERS, RESERVED, SOURCE_READERS
 from mesh.config.readers import LOCAL as LOCAL
@@ -38,6 +38,7 @@ CLUSTER_KEYS = (
     "devices",
     "slices",
     "interface",
+    ports.KEY,
     *(reader.KEY for reader in SOURCE_READERS),
     "keep",
     "backend",
@@ -196,6 +197,7 @@ def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
         host_keys=HostKeys(host_keys),
         devices=_devices(keys, name, problems),
         interface=_interface(text("interface", "the name of a network interface"), keys, name, problems),
+        ports=ports.read(keys, name, problems),
         source=sources[0] if sources else None,
         keep=_keep(keys, name, problems),
         backend=sources[0].backend if sources else way.backend,

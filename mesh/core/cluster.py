@@ -83,6 +83,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = DEFAULT_DEVICES  # files, by shell patterns, that one run at a time may use
     slices: tuple[int, ...] = ()  # how many of the hosts each slice has, at least 1, in order; (): there are no slices
     interface: str = ""  # that NCCL and gloo use on every host; "": the one towards rank 0
+    ports: tuple[int, ...] = ()  # the first and the last one at which nodes of programs listen; (): any
     source: Source | None = None  # finds its hosts, of which there are none before; None: they are listed
     parts: tuple[Cluster, ...] = ()  # the clusters that it was joined from; (): it was not
     note: str = ""  # how its hosts were found, for people

@@ -11,6 +11,8 @@ class MeshError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        if hint and hasattr(self, "add_note"):  # a program that does not catch it shows the hint as well
+            self.add_note(f"  {hint}")
 
 
 class UsageError(MeshError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from mesh.core.events import Event, RankEvent
 
 
@@ -50,3 +52,18 @@ class NodeResult(RankEvent, frozen=True, kw_only=True):
 
     data: bytes
     is_last: bool
+
+
+def told_end(code: int, number: int, *, is_oom: bool = False) -> str:
+    """Return how a process has ended, for people. number: of the signal that ended it; 0: none did
+
+    >>> told_end(3, 0), told_end(0, 9, is_oom=True), told_end(0, 0)
+    ('exit 3', 'ended by SIGKILL: out of memory', 'it has ended')
+    """
+    if not number:
+        return f"exit {code}" if code else "it has ended"
+    try:
+        how = f"ended by {signal.Signals(number).name}"
+    except ValueError:
+        how = f"ended by signal {number}"
+    return f"{how}: out of memory" if is_oom else how

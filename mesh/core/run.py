@@ -130,6 +130,7 @@ class Group(Struct, frozen=True, kw_only=True):
     restarts: Restarts = 0  # of each rank that fails; one more failure counts
     ends_run: bool = False  # a rank that exits 0 ends the run with status 0
     serves: bool = False  # ranks are stopped, with status 0, once all ranks of other groups have ended
+    alone: bool = False  # its only rank is called by the label, without a number
 
     @property
     def is_node(self) -> bool:
@@ -193,6 +194,9 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     name: Name = ""  # that the user has given it
     tags: tuple[Name, ...] = ()  # by which the user finds it among others
     ready_timeout: Seconds = DEFAULT_READY_TIMEOUT  # for all nodes of a program to be ready; 0: none
+    program: str = ""  # the id of a program, which its nodes expect of their callers
+    keep_results: bool = False  # write what nodes return to the run directory
+    tied: str = ""  # why the run ends with its client, so that no host can keep it; "": it can go on alone
 
     @property
     def is_program(self) -> bool:

@@ -83,7 +83,7 @@ class Signal(HostOrder, frozen=True, kw_only=True):
 class Change(HostOrder, frozen=True, kw_only=True):
     """Pass on to the nodes there how nodes on other hosts have changed."""
 
-    states: tuple[tuple[str, str, int], ...]  # label, state and attempt of each
+    states: tuple[tuple[str, str, int, str], ...]  # label, state and attempt of each, and why
 
 
 class Kill(HostOrder, frozen=True, kw_only=True):

@@ -74,8 +74,8 @@ class Relay:
             raise MeshError(f"{label}: its host is not connected")
         session.restart(self._ranks[label])
 
-    def note(self, states: Sequence[tuple[str, str, int]]) -> None:
-        """Send all hosts how nodes on the client have changed: label, state and attempt of each."""
+    def note(self, states: Sequence[tuple[str, str, int, str]]) -> None:
+        """Send all hosts how nodes on the client have changed: label, state and attempt of each, and why."""
         if not self._is_closed:
             for session in list(self._sessions.values()):
                 session.change(states)

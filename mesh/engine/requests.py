@@ -43,6 +43,8 @@ def begin_request(run: Run, node: int) -> Begin:
         ports=() if node else ports_wanted(spec, run.placement),
         plan=run.local.plan,
         nodes=nodes_of(run, node),
+        node_ports=cluster.ports,
+        tied=spec.tied,
         **rules,
     )
 

@@ -154,7 +154,8 @@ def _kind(launch_type: LaunchType | str | None, cluster: str, program: Program) 
         kind = LaunchType(launch_type)
     except ValueError as error:
         known = ", ".join(one.value for one in PLACES)
-        raise UsageError(f"launch_type {launch_type!r}: expected {known}") from error
+        hint = 'lp.launch(program, launch_type="local_mt")'
+        raise UsageError(f"launch_type {launch_type!r}: expected {known}", hint=hint) from error
     if kind in REFUSED:
         raise UsageError(f"launch_type {kind.value!r}: mesh has no {REFUSED[kind]}", hint='launch_type="local_mt"')
     return kind

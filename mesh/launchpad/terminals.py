@@ -24,7 +24,8 @@ TMUX_TIMEOUT_S = 20.0
 def check_terminal(terminal: str | None) -> None:
     """Raise UsageError for a terminal that Launchpad and TLaunch do not have."""
     if terminal is not None and terminal not in TERMINALS:
-        raise UsageError(f"terminal {terminal!r}: expected {', '.join(TERMINALS)}")
+        hint = f'terminal="{CURRENT_TERMINAL}"'
+        raise UsageError(f"terminal {terminal!r}: expected {', '.join(TERMINALS)}", hint=hint)
 
 
 def showing_for(terminal: str | None, options: Options) -> Showing:

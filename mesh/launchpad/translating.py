@@ -51,7 +51,8 @@ def translate(program: Program, plan: Plan) -> MeshProgram:
         labels.add(label)
         placed = [one for node in nodes for one in _placed(node, plan)]
         if {bool(one.host) for one in placed} == {True, False}:
-            raise UsageError(f"{written}: some of its nodes name a host and some do not")
+            hint = "SSHNode(...).to_host(HOST) for each of them, or for none"
+            raise UsageError(f"{written}: some of its nodes name a host and some do not", hint=hint)
         placed.sort(key=lambda one: order.get(one.host, 0))  # ranks are numbered host after host
         for index, one in enumerate(placed):
             one.node.bind(found.id, f"{label}/{index}" if len(placed) > 1 else label)

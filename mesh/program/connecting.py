@@ -1,51 +1,64 @@
-"""The nodes of a running program for a process that has not launched it."""
+"""The nodes of a running program for a process that has not launched it, on this machine or another one."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import socket
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from mesh.api.choosing import choose_cluster
-from mesh.api.detached import with_hosts
+from mesh.api.detached import DetachedRun, find_detached, known, planned, with_hosts
+from mesh.api.inquiries import runs_on
 from mesh.api.reaching import answer_of, reach
 from mesh.api.records import find_record
 from mesh.config.settings import Options
-from mesh.core.cluster import Cluster
+from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
-from mesh.core.naming import LAST
+from mesh.core.naming import LAST, RUN_ID, NamedRun, the_one
+from mesh.core.paths import runs_directory
+from mesh.core.run import RunSpec
+from mesh.core.text import one_line
 from mesh.hosts.interfaces import Purpose
-from mesh.program.description import Description, read_description
+from mesh.program.choosing import chosen
 from mesh.program.results import read_result
 from mesh.program.runtime import failures
-from mesh.program.runtime.book import role_of
 from mesh.program.runtime.caller import Caller
 from mesh.program.runtime.connection import CallOptions
 from mesh.program.runtime.handles import Group, Handle
 from mesh.program.runtime.here import current_caller, set_client
 from mesh.program.runtime.links import Link, SocketLink
-from mesh.rundir.records import Record
+from mesh.protocol.frames import FrameError
+from mesh.protocol.messages import read_record as read_reply
+from mesh.protocol.replies import Plan
+from mesh.rundir.noderesults import result_path
+from mesh.rundir.records import read_spec
 
 STOP_TIMEOUT_S = 5.0  # for a node to take the request
 ANSWER_TIMEOUT_S = 60.0  # for a host to connect to its node
 RESULT_BYTES_MAX = 1 << 27
+PLAN_BYTES_MAX = 1 << 26
 RESULT_TIMEOUT_MIN_S = 0.001  # a socket with a timeout of 0 does not wait, and raises another error
+READ_BYTES = 1 << 20
 
 
 class Connected:
     """A program that another process has launched. As a context manager it ends its own connections only."""
 
-    def __init__(self, record: Record, description: Description, cluster: Cluster, *, trust_hosts: bool) -> None:
-        """Prepare without a connection: the first call to each node makes it."""
-        self.run = record.run
-        self._cluster, self._program, self._labels = cluster, description.program, description.labels
-        placement = record.placement
-        ranks = {placement.role(rank): rank for rank in range(placement.world_size)}
-        self._ranks = {label: ranks[role_of(label)] for label in self._labels}
-        self._nodes = {label: placement.node(rank) for label, rank in self._ranks.items()}
-        hosts = {label: placement.hosts[node].name for label, node in self._nodes.items()}
-        self._caller = Caller((self._program, ""), self._connect, hosts, trust_hosts)
+    def __init__(self, run: str, spec: RunSpec, cluster: Cluster, *, trust_hosts: bool) -> None:
+        """Prepare without a connection: the first call to each node makes it. cluster: the hosts of the run alone"""
+        self.run = run
+        self._cluster, self._program = cluster, spec.program
+        self._placement = spec.placed(cluster.hosts)
+        self._labels = labels_of(spec, self._placement)
+        self._ranks = {label: rank for rank, label in enumerate(self._labels)}
+        nodes = {label: self._placement.node(rank) for label, rank in self._ranks.items()}
+        self._hosts = {label: cluster.hosts[node].name for label, node in nodes.items()}
+        self._caller = Caller((self._program, ""), self._connect, self._hosts, trust_hosts)
         self._is_registered = current_caller(self._program) is None
         if self._is_registered:
             set_client(self._program, self._caller)
@@ -57,18 +70,19 @@ class Connected:
 
     def handle(self, label: str) -> Handle[object] | Group[object]:
         """Return the handle of a node, or of a group. Raises KeyError for an unknown label."""
-        found = self._chosen(label)
+        found = chosen(label, self._labels)
         handles: list[Handle[object]] = [Handle(self._program, one, caller=self._caller) for one in found]
         return handles[0] if label in self._labels else Group(handles)
 
     def result(self, label: str, timeout: float | None = None) -> object:
         """Wait for the value of a function or ``run()``, which its host keeps; for the label of a group a list of them.
 
-        The host of a program that was left to its hosts has it also after the end, as long as its output.
+        The host of a program that was left to its hosts has it also after the end, as long as its output. With
+        ``launch(keep_results=True)`` the run directory has it as well.
         timeout: seconds, after which TimeoutError is raised
         Raises the exception of a node that failed, KeyError, and MeshError if the host has no result.
         """
-        found = self._chosen(label)
+        found = chosen(label, self._labels)
         values = [self._result(one, timeout) for one in found]
         return values[0] if label in self._labels else values
 
@@ -93,12 +107,6 @@ class Connected:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _chosen(self, label: str) -> list[str]:
-        found = [one for one in self._labels if label in (one, one.partition("/")[0])]
-        if not found:
-            raise KeyError(label)
-        return found
-
     def _connect(self, label: str) -> Link:
         """Return a link to a node. Raises OSError."""
         try:
@@ -116,47 +124,127 @@ class Connected:
         return SocketLink(connection)
 
     def _reach(self, label: str, wants: str) -> socket.socket:
-        return reach(self._cluster, self.run, self._nodes[label], self._ranks[label], wants=wants)
+        rank = self._ranks[label]
+        return reach(self._cluster, self.run, self._placement.node(rank), rank, wants=wants)
 
     def _result(self, label: str, timeout: float | None) -> object:
-        with self._reach(label, "result") as connection:
-            connection.settimeout(None if timeout is None else max(RESULT_TIMEOUT_MIN_S, timeout))
-            try:
-                if reason := answer_of(connection):
-                    raise MeshError(f"{label}: {reason}")
-                data = b""
-                while piece := connection.recv(1 << 20):
-                    data += piece
-                    if len(data) > RESULT_BYTES_MAX:
-                        raise MeshError(f"{label}: its host sends more than any result has")
-            except TimeoutError:
-                raise TimeoutError(f"{label} has no result after {timeout:g} s") from None
+        place = f"{label} on {self._hosts[label]}"
         try:
-            kind, value = read_result(data)
-        except (ValueError, EOFError, OSError) as error:
-            raise MeshError(f"{label}: its result cannot be read: {error}") from error
+            kind, value = read_result(self._kept(label) or self._fetched(label, timeout))
+        except (ValueError, EOFError) as error:
+            raise MeshError(f"{place}: its result cannot be read: {error}", hint=f"mesh logs {self.run}") from error
         if kind == "failure":
             raise failures.rebuild(value)
         return value
 
+    def _kept(self, label: str) -> bytes:
+        """Return a result that the run directory has; b"": it has none."""
+        role = self._placement.role(self._ranks[label])
+        with contextlib.suppress(OSError):
+            return result_path(Path(runs_directory(os.environ)) / self.run, role).read_bytes()
+        return b""
 
-def connect(run: str = LAST, *, trust_hosts: bool = False) -> Connected:
-    """Return the nodes of a program that this user has launched from this machine, in any process.
+    def _fetched(self, label: str, timeout: float | None) -> bytes:
+        """Return the result that the host of a node has. Raises MeshError and TimeoutError."""
+        place = f"{label} on {self._hosts[label]}"
+        with self._reach(label, "result") as connection:
+            connection.settimeout(None if timeout is None else max(RESULT_TIMEOUT_MIN_S, timeout))
+            try:
+                if reason := answer_of(connection):
+                    raise MeshError(f"{place}: {reason}", hint=f"mesh logs {self.run}")
+                return _read(connection, place, RESULT_BYTES_MAX)
+            except TimeoutError:
+                raise TimeoutError(f"{place} has no result after {timeout:g} s") from None
+            except OSError as error:
+                raise MeshError(f"{place}: its result cannot be read: {error}", hint="connect again") from error
+
+
+def labels_of(spec: RunSpec, placement: Placement) -> tuple[str, ...]:
+    """Return the labels of all nodes of a program by rank, as its own code calls them."""
+
+    def label(rank: int) -> str:
+        group = spec.groups[placement.table[rank].group]
+        return group.label if group.alone else placement.role(rank)
+
+    return tuple(label(rank) for rank in range(placement.world_size))
+
+
+def connect(run: str = LAST, *, cluster: str = "", trust_hosts: bool = False) -> Connected:
+    """Return the nodes of a program that this user has launched, in any process.
 
     run: an id, a name or tag, a part of an id or name, or "last"
+    cluster: for a program that another machine has launched: a selector of hosts that it has, as cluster.yaml of this
+    machine calls them. Nothing else of the other machine is needed.
     trust_hosts: as with Program
-    Raises UsageError if there is no such program.
+    Raises UsageError if there is no such program, and MeshError if a host cannot be asked.
     """
     record = find_record(run)
-    if record is None:
-        raise UsageError(f"no run {run!r} was started on this machine", hint="mesh runs")
-    return Connected(record, read_description(record.run), _cluster_of(record), trust_hosts=trust_hosts)
+    if record is not None:
+        found = known(record)
+    elif cluster:
+        found = _found_on(cluster, run)
+    else:
+        hint = f"connect({run!r}, cluster=CLUSTER) for one of another machine; `mesh runs` lists those of this one"
+        raise UsageError(f"no run {run!r} was started on this machine", hint=hint)
+    spec = read_spec(found.about, found.run)
+    if not spec.program:
+        raise UsageError(f"run {found.run} is no program", hint="mesh runs")
+    return Connected(found.run, spec, _cluster_of(found), trust_hosts=trust_hosts)
 
 
-def _cluster_of(record: Record) -> Cluster:
+def _cluster_of(found: DetachedRun) -> Cluster:
     """Return the hosts of a run; those of this machine have the names that the program gave them."""
-    cluster = choose_cluster(record.cluster, Options(), "", purpose=Purpose.ASK)
-    if cluster.backend == "local" and len(cluster.hosts) == len(record.hosts):
-        pairs = zip(cluster.hosts, record.hosts, strict=True)
+    names: Sequence[str] = found.about.get("hosts") or ()
+    cluster = choose_cluster(found.cluster, Options(), "", purpose=Purpose.ASK)
+    if cluster.backend == "local" and len(cluster.hosts) == len(names):
+        pairs = zip(cluster.hosts, names, strict=True)
         return replace(cluster, hosts=tuple(replace(host, name=name) for host, name in pairs))
-    return with_hosts(cluster, record.hosts)
+    return with_hosts(cluster, names)
+
+
+def _found_on(cluster: str, run: str) -> DetachedRun:
+    """Return a program that another machine has launched. Raises UsageError if the hosts have none of this name."""
+    asked = choose_cluster(cluster, Options(), "", purpose=Purpose.ASK)
+    lines = [line for line in runs_on(asked).runs if RUN_ID.fullmatch(line.run) and not line.detached]
+    runs = [NamedRun(run=line.run, name=line.name, tags=line.tags, command=line.command) for line in lines]
+    meant = max(runs, key=lambda one: one.run, default=None) if run == LAST else the_one(run, runs)
+    if meant is None:  # the hosts keep the plan of a detached one, also after its end
+        return find_detached(run, cluster, "")
+    names = next(line.hosts for line in lines if line.run == meant.run)
+    troubles = []
+    for node, host in enumerate(asked.hosts):
+        if host.name in names:
+            try:
+                return planned(meant.run, _plan(asked, meant.run, node), asked)
+            except MeshError as error:
+                troubles.append(str(error))
+    raise UsageError("\n".join(troubles), hint=f"mesh ps {cluster}")
+
+
+def _plan(cluster: Cluster, run: str, node: int) -> Plan:
+    """Return the plan of a run that one of its hosts has. Raises MeshError."""
+    host = cluster.hosts[node].name
+    with reach(cluster, run, node, 0, wants="plan") as connection:
+        connection.settimeout(ANSWER_TIMEOUT_S)
+        try:
+            if reason := answer_of(connection):
+                raise MeshError(f"{host}: {reason}", hint=f"mesh ps {cluster.name}")
+            written: Mapping[str, object] = json.loads(_read(connection, host, PLAN_BYTES_MAX))
+            return read_reply("plan", Plan, written, one_line)
+        except (OSError, ValueError, FrameError) as error:
+            what = f"its plan of run {run} cannot be read: {error}"
+            raise MeshError(f"{host}: {what}", hint=f"mesh check {cluster.name}") from error
+
+
+def _read(connection: socket.socket, place: str, limit: int) -> bytes:
+    """Return all that comes. Raises MeshError beyond the limit, and OSError. place: the sender, for people"""
+
+    def pieces() -> Iterator[bytes]:
+        size = 0
+        while piece := connection.recv(READ_BYTES):
+            size += len(piece)
+            if size > limit:
+                raise MeshError(f"{place}: sends more than {limit >> 20} MB", hint="mesh check CLUSTER")
+            yield piece
+
+    return b"".join(pieces())

@@ -6,6 +6,7 @@ import inspect
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from msgspec import Struct, ValidationError, convert, field
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+ON_HINT = 'on="tpu-[0-3]"'
 NAME_HINT = "begin with a letter; use letters, digits, dots, dashes and underscores"
 _COMMA = re.compile(r",(?![^\[]*\])")
 
@@ -99,9 +101,13 @@ class Graph:
         try:
             options = convert(own, NodeOptions)
         except ValidationError as error:
-            raise UsageError(f"{_name_of(what)}: {error}") from error
+            name = str(error).rpartition("$.")[2].rstrip("`")
+            hint = f"{name}={getattr(NodeOptions(), name)!r} is the default" if hasattr(NodeOptions(), name) else ""
+            raise UsageError(f"{_name_of(what)}: {name}=: {str(error).partition(' - at')[0]}", hint=hint) from error
         if not (callable(what) or isinstance(what, Command)):
-            raise UsageError(f"a node is a class, a function or a Command, not {type(what).__name__}")
+            hint = f"program.add({type(what).__name__}, ARGUMENTS): the object is made on its host"
+            raise UsageError(f"a node is a class, a function or a Command, not {type(what).__name__}", hint=hint)
+        check_arguments(what, args, named)
         label = self._label(options.label or _name_of(what))
         wish = _wish(label, on, options)
         node = Node(wish=wish, what=what, args=args, kwargs=named, options=options, after=self._before(label, after))
@@ -113,23 +119,27 @@ class Graph:
         if isinstance(after, Handle | Group | str):
             after = (after,)
         if not isinstance(after, list | tuple):
-            raise UsageError(f"{label}: after= is a handle, a label, or a list of them, not {type(after).__name__}")
+            what = f"after= is a handle, a label, or a list of them, not {type(after).__name__}"
+            raise UsageError(f"{label}: {what}", hint='after=[learner, "actor"]')
         found: list[str] = []
         for one in after:
             if not isinstance(one, Handle | Group | str):
-                raise UsageError(f"{label}: after= has handles and labels, not {type(one).__name__}")
+                what = f"after= has handles and labels, not {type(one).__name__}"
+                raise UsageError(f"{label}: {what}", hint='after=[learner, "actor"]')
             found += [handle.label for handle in one] if isinstance(one, Group) else []
             found += [one if isinstance(one, str) else one.label] if not isinstance(one, Group) else []
         known = {node.wish.label for node in self.nodes}
         if unknown := [one for one in found if one.partition("/")[0] not in known]:
-            raise UsageError(f"{label}: after= names {unknown[0]}, which is not there", hint="add it first")
+            near = get_close_matches(unknown[0], known, 1)
+            hint = f'after="{near[0]}"' if near else "add that node first"
+            raise UsageError(f"{label}: after= names {unknown[0]}, which is not there", hint=hint)
         return tuple(found)
 
     def hosts_of(self, label: str, on: object) -> list[str]:
         """Return the hosts that ``on=`` names. Raises UsageError if it names none."""
         hosts = _with_place(Wish(label=label), on).hosts
         if not hosts:
-            raise UsageError(f"{label}: one node on each host needs on=, with names of hosts")
+            raise UsageError(f"{label}: one node on each host needs on=, with names of hosts", hint=ON_HINT)
         return list(hosts)
 
     def _label(self, wanted: str) -> str:
@@ -143,7 +153,7 @@ class Graph:
         wish = node.wish
         if wish.per_host:
             if not wish.hosts:
-                raise UsageError(f"{wish.label}: per_host needs on=, as its handles are counted now")
+                raise UsageError(f"{wish.label}: per_host needs on=, as its handles are counted now", hint=ON_HINT)
             count = wish.per_host * len(wish.hosts)
         elif wish.count == 1:
             return Handle(self.id, wish.label)
@@ -166,11 +176,31 @@ def _bytes(text: str | int) -> int:
         return text
     match = re.fullmatch(r"([0-9.]+)\s*([KMGT]?)B?", text.strip(), re.IGNORECASE)
     if not match:
-        raise UsageError(f"memory: expected a size like 32GB, found {text!r}")
+        raise UsageError(f"memory: expected a size, found {text!r}", hint='has(memory="32GB")')
     try:
         return int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " "))
     except ValueError as error:
-        raise UsageError(f"memory: expected a size like 32GB, found {text!r}") from error
+        raise UsageError(f"memory: expected a size, found {text!r}", hint='has(memory="32GB")') from error
+
+
+def check_arguments(what: object, args: Sequence[object], named: Mapping[str, object]) -> None:
+    """Raise UsageError for arguments that the class or function does not take: on its host they would fail the node."""
+    if isinstance(what, Command):
+        if args or named:
+            hint = f'Command({", ".join(map(repr, what.words))}, "MORE")'
+            raise UsageError(f"{_name_of(what)}: a Command has its arguments in its own words", hint=hint)
+        return
+    try:
+        signature = inspect.signature(what)  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # a class of C code has none
+        return
+    try:
+        signature.bind(*args, **named)
+    except TypeError as error:
+        known = [*NodeOptions.__struct_fields__, "on", "after"]
+        near = [one for name in named for one in get_close_matches(name, known, 1)]
+        hint = f"the nearest option of add is {near[0]}=" if near else f"it is called as {_name_of(what)}{signature}"
+        raise UsageError(f"{_name_of(what)}: {error}", hint=hint) from error
 
 
 def _name_of(what: object) -> str:
@@ -182,9 +212,13 @@ def _name_of(what: object) -> str:
 
 def _wish(label: str, on: object, options: NodeOptions) -> Wish:
     if options.count < 1 or options.per_host < 0 or options.concurrency < 1 or options.backlog < 1:
-        raise UsageError(f"{label}: count, concurrency and backlog are at least 1, per_host at least 0")
+        what = "count, concurrency and backlog are at least 1, per_host at least 0"
+        raise UsageError(f"{label}: {what}", hint="count=1, concurrency=1, backlog=1000")
     if options.gpus < 0 or options.restarts < 0:
-        raise UsageError(f"{label}: gpus and restarts are at least 0")
+        raise UsageError(f"{label}: gpus and restarts are at least 0", hint="gpus=0, restarts=0")
+    if bool(options.restarts) != (options.on_failure == "restart"):
+        hint = f'on_failure="restart", restarts={options.restarts or 3}'
+        raise UsageError(f"{label}: restarts= and on_failure= belong together", hint=hint)
     wish = Wish(label=label, count=options.count, per_host=options.per_host, gpus=options.gpus)
     return _with_place(wish, on)
 
@@ -205,14 +239,17 @@ def _with_place(wish: Wish, on: object) -> Wish:
             return replace(wish, like=next(iter(on)).label)
         case list() | tuple():
             return replace(wish, hosts=_names(wish.label, [str(one) for one in on]))
-    raise UsageError(f"{wish.label}: on= is a name, a range, a handle or has(...), not {type(on).__name__}")
+    raise UsageError(
+        f"{wish.label}: on= is a name, a range, a handle or has(...), not {type(on).__name__}", hint=ON_HINT
+    )
 
 
 def _names(label: str, texts: Sequence[str]) -> tuple[str, ...]:
     try:
         names = tuple(name for text in texts for name in expand(text.strip()))
     except NoHost as error:
-        raise UsageError(f"{label}: {error}") from error
+        raise UsageError(f"{label}: {error}", hint=ON_HINT) from error
     if CLIENT in names and len(names) > 1:
-        raise UsageError(f"{label}: on= has the client and hosts", hint="add two groups")
+        hint = 'on="client" for one group, and another program.add(...) for the hosts'
+        raise UsageError(f"{label}: on= has the client and hosts", hint=hint)
     return names

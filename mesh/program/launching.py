@@ -24,16 +24,27 @@ START_ALLOWANCE_S = 600.0  # for connections, sync and prerun, which have limits
 
 
 def launch(
-    program: Graph, where: str, *, calls_run: bool, ready_timeout: float, showing: Showing | None = None
+    program: Graph,
+    where: str,
+    *,
+    calls_run: bool,
+    ready_timeout: float,
+    showing: Showing | None = None,
+    keep_results: bool = False,
 ) -> Running:
     """Start all nodes of a program. Raises UsageError, and MeshError if a node fails or is not ready in time.
 
     showing: how the output of processes is shown; None: all of it, line by line
+    keep_results: write the values of nodes to the run directory
     """
     if not program.nodes:
         raise UsageError(f"{program.name}: the program has no nodes", hint="program.add(...) adds one")
     if where not in ("threads", "local", "cluster"):
-        raise UsageError(f"launch({where!r}): expected threads, local or cluster")
+        hint = 'program.launch("threads"), program.launch("local"), or program.launch() for the cluster'
+        raise UsageError(f"launch({where!r}): expected threads, local or cluster", hint=hint)
+    if where == "threads" and keep_results:
+        hint = 'program.launch("local", keep_results=True)'
+        raise UsageError(f"{program.name}: threads are no run, so there is no directory for results", hint=hint)
     if where == "threads":
         return _in_threads(program, calls_run, ready_timeout)
     setting = setting_of(program, where, calls_run)
@@ -44,7 +55,7 @@ def launch(
     options = program.options or Options()
     check_client_nodes(program, places, options)
     cluster = replace(setting.cluster, hosts=tuple(host for host in setting.cluster.hosts if host.name in used))
-    spec = replace(setting.spec, ready_timeout=ready_timeout)
+    spec = replace(setting.spec, ready_timeout=ready_timeout, keep_results=keep_results)
     running = _running(program, places, calls_run, decides=decides_for(program, places, calls_run))
     setting = replace(setting, cluster=cluster, spec=spec)
     processes = Processes(program, payloads(program, places), running, setting, showing or showing_of(options))
@@ -69,7 +80,10 @@ def check_client_nodes(program: Graph, places: Sequence[Place], options: Options
     if at_client and len(at_client) == len(places):
         raise UsageError(f"{program.name}: all nodes are on the client", hint='program.launch("threads")')
     if at_client and options.detach:
-        raise UsageError(f"{program.name}: {at_client[0]} is on the client, so the program cannot be detached")
+        hint = "Options(detach=False), or a host in its on="
+        raise UsageError(
+            f"{program.name}: {at_client[0]} is on the client, so the program cannot be detached", hint=hint
+        )
 
 
 def decides_for(program: Graph, places: Sequence[Place], calls_run: bool) -> Decides:

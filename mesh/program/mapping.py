@@ -66,7 +66,7 @@ class Places(Struct, frozen=True, kw_only=True):
     def launched(self, name: str, function: Callable[..., object] | None) -> ProgramExecutor:
         """Start the workers. Raises UsageError, and MeshError if they do not start."""
         if not 1 <= self.nproc <= WORKERS_LIMIT:
-            raise UsageError(f"nproc={self.nproc}: expected 1 to {WORKERS_LIMIT} workers on each host")
+            raise UsageError(f"nproc={self.nproc}: expected 1 to {WORKERS_LIMIT} workers on each host", hint="nproc=4")
         where = self.where or ("cluster" if self.cluster else "local")
         python = self.python if where == "cluster" else sys.executable
         program = Program(name, cluster=self.cluster, python=python, options=self.options)

@@ -6,8 +6,39 @@ from collections.abc import Iterable, Mapping
 
 from mesh.api.records import find_record
 from mesh.core.errors import MeshError
+from mesh.core.escapes import plain
 from mesh.core.events import Output, Stream
 from mesh.rundir.replay import Replay
+
+TAIL_BYTES, LINES_SHOWN = 4096, 10
+
+
+class LastLines:
+    """The last lines of each rank, for errors about its end."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._tails: dict[int, bytes] = {}
+
+    def add(self, rank: int, data: bytes) -> None:
+        """Note output of a rank."""
+        self._tails[rank] = (self._tails.get(rank, b"") + data[-TAIL_BYTES:])[-TAIL_BYTES:]
+
+    def forget(self, rank: int) -> None:
+        """Forget the output of a process, as a new one begins."""
+        self._tails.pop(rank, None)
+
+    def below(self, rank: int) -> str:
+        """Return the last lines, each behind a line break and indented; "": it has printed nothing.
+
+        >>> lines = LastLines()
+        >>> lines.add(0, b"one\\ntwo\\n")
+        >>> lines.below(0), lines.below(1)
+        ('\\n    one\\n    two', '')
+        """
+        lines = plain(self._tails.get(rank, b"").decode("utf-8", "replace")).splitlines()
+        found = [line.rstrip() for line in lines if line.strip()][-LINES_SHOWN:]
+        return "".join(f"\n    {line}" for line in found)
 
 
 def output_of(run: str, labels: Mapping[int, str], *, only_stderr: bool) -> str:
@@ -23,7 +54,7 @@ def output_of(run: str, labels: Mapping[int, str], *, only_stderr: bool) -> str:
     try:
         return text_of(labels, [*replay.advance(), *replay.rest()])
     except OSError as error:
-        raise MeshError(f"cannot read the logs of run {run}: {error}") from error
+        raise MeshError(f"cannot read the logs of run {run}: {error}", hint=f"mesh logs {run}") from error
     finally:
         replay.close()
 

@@ -31,7 +31,9 @@ def payloads(program: Graph, places: Sequence[Place]) -> dict[str, Payload]:
     nodes = {node.wish.label: node for node in program.nodes}
     for node in nodes.values():
         if unknown := set(node.after) - {name for one in places for name in (one.label, one.group)}:
-            raise UsageError(f"{node.wish.label}: after= names {min(unknown)}, which is not there")
+            labels = ", ".join(sorted({one.label for one in places if one.group == min(unknown).partition("/")[0]}))
+            hint = f"there are {labels}" if labels else "add that node first"
+            raise UsageError(f"{node.wish.label}: after= names {min(unknown)}, which is not there", hint=hint)
     bodies = {label: _body(node) for label, node in nodes.items()}
     others = {
         label: tuple(one.label for one in places if {one.label, one.group} & set(node.after))
@@ -54,7 +56,8 @@ def _body(node: Node) -> tuple[bytes, list[memoryview]]:
     try:
         body, buffers = codec.dumps((node.what, node.args, dict(node.kwargs)))
     except CannotTravel as error:
-        raise UsageError(f"{node.wish.label}: {error}") from error
+        hint = "let the node make it on its host: Deferred(make, ARGUMENTS)"
+        raise UsageError(f"{node.wish.label}: {error}", hint=hint) from error
     size = len(body) + sum(buffer.nbytes for buffer in buffers)
     if size > PAYLOAD_BYTES_LIMIT:
         hint = "let the node load it on its host: Deferred(load, PATH)"

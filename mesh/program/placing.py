@@ -72,6 +72,12 @@ def place(wishes: Sequence[Wish], hosts: Sequence[str], facts: Mapping[str, Fact
     return tuple(found)
 
 
+def ranks_of(places: Sequence[Place], hosts: Sequence[str]) -> dict[str, int]:
+    """Return the rank of each node, host after host, by its label; 0 for nodes on the client, which are no ranks."""
+    order = sorted((one for one in places if one.host != CLIENT), key=lambda one: hosts.index(one.host))
+    return {**{one.label: 0 for one in places}, **{one.label: rank for rank, one in enumerate(order)}}
+
+
 def _dealt(hosts: Sequence[str], wish: Wish) -> list[str]:
     """Deal the nodes of a label round robin over hosts."""
     return [hosts[number % len(hosts)] for number in range(wish.count)]
@@ -81,7 +87,7 @@ def _fitting(wish: Wish, hosts: Sequence[str], facts: Mapping[str, Facts], found
     if wish.like:
         there = [one.host for one in found if wish.like in (one.group, one.label)]
         if not there:
-            raise UsageError(f"{wish.label}: {wish.like} has no place yet", hint="add it first")
+            raise UsageError(f"{wish.label}: {wish.like} has no place yet", hint=f"add {wish.like} before {wish.label}")
         return there[:1]
     busy = {host: sum(one.host == host for one in found) for host in hosts}
     named = list(wish.hosts) or sorted(hosts, key=busy.__getitem__)  # those with the fewest nodes first
@@ -100,7 +106,7 @@ def _largest(has: Has, hosts: Sequence[str], facts: Mapping[str, Facts]) -> str:
     """Return a hint with the largest host, where a wish for memory is not fulfilled."""
     known = {host: facts[host].memory for host in hosts if host in facts and facts[host].memory >= 0}
     if not known or max(known.values()) >= has.memory:
-        return ""
+        return "mesh check CLUSTER shows GPUs and memory of each host"
     host = max(known, key=known.__getitem__)
     return f"the largest is {host} with {known[host] / 1e9:.1f} GB"
 

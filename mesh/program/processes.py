@@ -19,19 +19,17 @@ from mesh.api.hangs import Stacks, stacks_of
 from mesh.api.inquiries import FoundRun
 from mesh.api.records import find_record
 from mesh.api.running import Beside, Listener, run_on
-from mesh.api.stopping import stop_found
 from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
-from mesh.core.events import Event, Exited, Lost, Started
-from mesh.core.nodes import NodeResult, ProgramStopped, RankReady, Restarted, Restarting
+from mesh.core.events import Event, Exited, Lost, Output, Started
+from mesh.core.nodes import NodeResult, ProgramStopped, RankReady, Restarted, Restarting, told_end
 from mesh.core.outcome import Cause
 from mesh.core.run import Group, RunSpec
 from mesh.program.clientside import ClientNodes
-from mesh.program.description import Description, write_description
 from mesh.program.graph import Graph, Node
 from mesh.program.ledger import State, Stop
-from mesh.program.outputs import output_of
+from mesh.program.outputs import LastLines, output_of
 from mesh.program.payload import Payload
 from mesh.program.placing import Place
 from mesh.program.results import read_result
@@ -107,9 +105,23 @@ def groups_of(
                 ends_run=options.on_exit == "stop",
                 # With work on the client, the hosts end nothing by themselves.
                 serves=not (node.runs and setting.calls_run) and not works_here,
+                alone=members[0].place.label == node.wish.label,
             )
         )
     return tuple(groups), packed
+
+
+def tie_of(payloads: Mapping[str, Payload]) -> str:
+    """Return why a program ends with its client; "": it can go on without it."""
+    here = [label for label, payload in payloads.items() if payload.place.host == CLIENT]
+    return f"{min(here)} is on the client, and ends with it" if here else ""
+
+
+def untied_hint(setting: Setting) -> str:
+    """Return the ``on=`` with which the program could go on without its client."""
+    hosts = setting.cluster.hosts
+    names = [f"local-{index}" for index in range(len(hosts))] if setting.undetachable else [host.name for host in hosts]
+    return f'on="{",".join(names)}"'
 
 
 def has_work_at_client(program: Graph, places: Sequence[Place], calls_run: bool) -> bool:
@@ -188,7 +200,13 @@ class Processes:
         running.run = setting.spec.run
         groups, packed = groups_of(program, payloads, setting)
         self._setting = setting
-        self._spec = replace(setting.spec, groups=groups, name=setting.spec.name or program.name)
+        self._spec = replace(
+            setting.spec,
+            groups=groups,
+            name=setting.spec.name or program.name,
+            program=program.id,
+            tied=tie_of(payloads) or setting.undetachable,
+        )
         self._placement: Placement = self._spec.placed(setting.cluster.hosts, setting.cluster.slices)
         roles = {role_of(label): label for label, payload in payloads.items() if payload.place.host != CLIENT}
         self._labels = [roles[self._placement.role(rank)] for rank in range(self._placement.world_size)]
@@ -197,7 +215,7 @@ class Processes:
         self._relay: Relay | None = None
         self._relayed = threading.Event()
         self._pieces: dict[int, list[bytes]] = {}
-        self._is_described = False
+        self._lines = LastLines()
         self._result: RunResult | None = None
         self._error: BaseException | None = None
         self._here = ClientNodes(program, payloads, running, (self._connect, self._send_states), setting.calls_run)
@@ -215,18 +233,10 @@ class Processes:
             self._result = run_on(
                 self._setting.cluster, self._spec, self._showing, listener=self._listener, beside=self._beside
             )
-            if self._result.cause is Cause.DETACHED and self._here.labels:
-                self._end_without_client()
         except BaseException as error:
             self._error = error
         self._here.finish(REASONS.get(self._result.cause, "failure") if self._result is not None else "failure")
         self._running.finish()
-
-    def _end_without_client(self) -> None:
-        """End what ``mesh detach`` has left to the hosts, because a node of it is here. Raises MeshError, always."""
-        stop_found(self._found())
-        what = f"{self._program.name}: ended, because {min(self._here.labels)} is on the client and cannot be detached"
-        raise MeshError(what, hint="do not use `mesh detach` for this program")
 
     def _take_relay(self, relay: Relay) -> None:
         self._relay = relay
@@ -244,23 +254,23 @@ class Processes:
     def _send_states(self, states: Mapping[str, State]) -> None:
         """Send the hosts the states of nodes here."""
         if self._relay is not None:
-            self._relay.note([(role_of(label), state.value, 0) for label, state in states.items()])
+            self._relay.note([(role_of(label), state.value, 0, "") for label, state in states.items()])
 
     # ---- events of the run, in a thread of their own
 
     def _handle(self, event: Event) -> None:
-        if not self._is_described:  # the directory of the run is there with the first event
-            self._is_described = True
-            write_description(self._spec.run, Description(program=self._program.id, labels=tuple(self._labels)))
         match event:
+            case Output(rank=rank, data=data):
+                self._lines.add(rank, data)
             case RankReady(rank=rank):
                 self._inform(lambda caller: caller.find(self._labels[rank]))
                 self._running.note(self._labels[rank], State.READY)
             case Restarting(rank=rank, code=code, signal=number):
-                reason = f"{_ending(code, number)}; it is started again"
+                reason = f"{told_end(code, number)}; it is started again{self._lines.below(rank)}"
                 self._inform(lambda caller: caller.note_restart(self._labels[rank], reason))
                 self._running.note(self._labels[rank], State.RESTARTING)
             case Restarted(rank=rank, attempt=attempt):
+                self._lines.forget(rank)
                 self._running.note_attempt(self._labels[rank], attempt + 1)
                 self._here.begin(self._labels[rank])
             case Started(rank=rank):
@@ -273,11 +283,10 @@ class Processes:
                 self._running.note_stop(Stop(reason="stop", code=code, why=why, label=self._labels[rank]))
                 self._here.stop("stop")
             case Exited(rank=rank, code=code, signal=number):
-                how = _ending(code, number)
-                self._exited(self._labels[rank], code, number, f"{how}: out of memory" if event.oom else how)
+                self._exited(rank, code, number, told_end(code, number, is_oom=event.oom))
             case Lost(node=node, reason=reason):
                 for rank in self._placement.ranks(node):
-                    self._lose(self._labels[rank], f"its host is lost: {reason}")
+                    self._lose(self._labels[rank], f"its host is lost: {reason}{self._lines.below(rank)}")
                     self._running.note(self._labels[rank], State.LOST, f"its host is lost: {reason}")
 
     def _inform(self, act: Callable[[Caller], object]) -> None:
@@ -288,8 +297,9 @@ class Processes:
     def _lose(self, label: str, reason: str) -> None:
         self._inform(lambda caller: caller.lose(label, reason))
 
-    def _exited(self, label: str, code: int, number: int, how: str) -> None:
-        self._lose(label, how)
+    def _exited(self, rank: int, code: int, number: int, how: str) -> None:
+        label = self._labels[rank]
+        self._lose(label, how + (self._lines.below(rank) if code or number else ""))
         if (code or number) and self._running.first_stop is None:
             self._running.note(label, State.FAILED, how, code or 128 + number)
         else:
@@ -310,9 +320,10 @@ class Processes:
 
     def restart(self, label: str) -> None:
         if label in self._here.labels:
-            raise UsageError(f"{label}: a thread cannot be started again", hint="it is on the client")
+            hint = f'on="{self._setting.cluster.hosts[0].name}" in place of on="client"'
+            raise UsageError(f"{label}: a thread cannot be started again", hint=hint)
         if self._relay is None:
-            raise MeshError(f"{label}: its host is not connected")
+            raise MeshError(f"{label}: its host is not connected", hint=f"mesh check {self._setting.cluster.name}")
         self._relay.restart(role_of(label))
 
     def stacks(self, labels: Sequence[str]) -> Stacks:
@@ -324,10 +335,8 @@ class Processes:
         return output_of(self._spec.run, ranks, only_stderr=only_stderr)
 
     def detach(self) -> None:
-        if self._here.labels:
-            raise UsageError(f"{self._program.name}: {min(self._here.labels)} is on the client, and ends with it")
-        if self._setting.undetachable:
-            raise UsageError(f"{self._program.name}: {self._setting.undetachable}")
+        if self._spec.tied:
+            raise UsageError(f"{self._program.name}: {self._spec.tied}", hint=untied_hint(self._setting))
         detach_found(self._found())
         self._thread.join()
 
@@ -369,13 +378,3 @@ class Processes:
         if first is not None and (first.reason == reason or first.label in self._here.labels):
             return replace(first, code=result.exit_code, why=first.why or why)
         return Stop(reason=reason, code=result.exit_code, why=why)
-
-
-def _ending(code: int, number: int) -> str:
-    """Return how a process has ended, for people."""
-    if number:
-        try:
-            return f"ended by {signal.Signals(number).name}"
-        except ValueError:
-            return f"ended by signal {number}"
-    return f"exit {code}" if code else "it has ended"

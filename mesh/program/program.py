@@ -36,15 +36,18 @@ class Program(Graph):
 
     def __exit__(self, *error: object) -> None: ...
 
-    def launch(self, where: str = "cluster", *, run: bool = True, ready_timeout: float = 300.0) -> Running:
+    def launch(
+        self, where: str = "cluster", *, run: bool = True, ready_timeout: float = 300.0, keep_results: bool = False
+    ) -> Running:
         """Start all nodes and return once every one is ready for calls.
 
         where: "threads" of this process, "local" processes, or "cluster"
         run: False to call no ``run()``, so that a test steps nodes by their handles
         ready_timeout: seconds until every node must be ready
+        keep_results: write what nodes return to ``results/`` of the run directory, where ``connect`` finds it later
         Raises UsageError for what cannot be placed, MeshError if a node fails or is not ready in time.
         """
-        return launch(self, where, calls_run=run, ready_timeout=ready_timeout)
+        return launch(self, where, calls_run=run, ready_timeout=ready_timeout, keep_results=keep_results)
 
     def broadcast(self, value: object, group: Sequence[Handle[object]], *, timeout: float | None = None) -> None:
         """Send a value from here to all nodes of a group, which call ``broadcast(root="client")``.
@@ -74,11 +77,13 @@ class Program(Graph):
         """
         if kind not in (QUEUE, LATEST, BY_SENDER) or spread not in (STAR, TREE, ALL):
             kinds, spreads = ", ".join((QUEUE, LATEST, BY_SENDER)), ", ".join((STAR, TREE, ALL))
-            raise UsageError(f"{label}: expected a mailbox of {kinds}; spread: {spreads}")
+            hint = f'program.mailbox("{label}", "{QUEUE}", spread="{STAR}")'
+            raise UsageError(f"{label}: expected a mailbox of {kinds}; spread: {spreads}", hint=hint)
         if spread == ALL and kind == QUEUE:
             raise UsageError(f"{label}: a queue has one place", hint='spread="star", or kind="latest"')
         if not (callable(combine) or combine in COMBINE):
-            raise UsageError(f"{label}: combine={combine!r}: expected {', '.join(COMBINE)} or a function")
+            what = f"combine={combine!r}: expected {', '.join(COMBINE)} or a function"
+            raise UsageError(f"{label}: {what}", hint='combine="sum"')
         common = {"backlog": MAILBOX_BACKLOG, **place}
         if spread == STAR:
             return MailboxHandle(cast("Handle[object]", self.add(Mailbox, kind, size, label=label, **common)))

@@ -10,24 +10,15 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct, field
 
 from mesh.core.errors import MeshError
+from mesh.program.choosing import Chosen, chosen
 from mesh.program.ledger import OVER, Ledger, State, Stop
+from mesh.program.runtime.book import role_of
 
 if TYPE_CHECKING:
     from mesh.api.hangs import Stacks
 
 
 RESTART_TIMEOUT_S = 300.0
-
-
-class Labelled(Protocol):
-    """A node by its handle."""
-
-    @property
-    def label(self) -> str:
-        """The node's label, as "actor/3"."""
-
-
-Chosen = str | Labelled | Sequence[Labelled]  # a label, a handle, or a group
 
 
 class NodeState(Struct, frozen=True, kw_only=True):
@@ -207,16 +198,17 @@ class Running:
             result = self.wait()
             if result.label in result.failures:
                 raise result.failures[result.label]
-            raise MeshError(f"{result.label}: {result.why}")
+            raise MeshError(f"{self._place(result.label)}: {result.why}", hint=self._logs_hint(result.label))
         if stop is None and self._stopping and late:
             result = self.wait()
             if result.reason == "detached":
                 return
-            raise MeshError(f"{', '.join(late)}: not started: {result.why or result.reason}")
+            raise MeshError(f"{', '.join(late)}: not started: {result.why or result.reason}", hint=self._logs_hint())
         if stop is None and late:
             self.end(Stop(reason="timeout", code=125, why=f"not ready within {timeout:g} s: {', '.join(late)}"))
             self.wait()
-            raise MeshError(f"not ready within {timeout:g} s: {', '.join(late)}", hint="mesh logs last")
+            places = ", ".join(map(self._place, late))
+            raise MeshError(f"not ready within {timeout:g} s: {places}", hint=self._logs_hint(late[0]))
 
     # ---- for users
 
@@ -275,7 +267,7 @@ class Running:
         Raises the exception of a node that failed, TimeoutError, KeyError for an unknown label, and MeshError for a
         node that has ended without a value, or that goes on detached: ``connect`` fetches its result.
         """
-        members = self._chosen(label)
+        members = chosen(label, list(self._hosts))
         if label not in self._hosts:
             return [self.result(one, timeout) for one in members]
         with self._changed:
@@ -289,11 +281,12 @@ class Running:
             if label in self._results:
                 return self._results[label]
             if not self._has_end(label):
-                raise TimeoutError(f"{label} still runs after {timeout:g} s")
+                raise TimeoutError(f"{self._place(label)}: still runs after {timeout:g} s")
             if self._end is not None and self._end.reason == "detached":
                 hint = f"connect({self.run!r}).result({label!r}) fetches it"
                 raise MeshError(f"{label}: has no result here (the program was left to its hosts)", hint=hint)
-        raise MeshError(f"{label}: ended without a result")
+        hint = "a function and run() of a class return one; the methods of a node answer calls only"
+        raise MeshError(f"{self._place(label)}: ended without a result", hint=hint)
 
     def _has_end(self, label: str) -> bool:
         is_over = self._has_finished or self._end is not None  # detached nodes go on, and their ends are not seen
@@ -319,12 +312,12 @@ class Running:
         Raises KeyError for an unknown label, UsageError for nodes that are threads, and MeshError for a node that has
         ended for good.
         """
-        labels = self._chosen(node)
+        labels = chosen(node, list(self._hosts))
         with self._changed:
             over = [label for label in labels if self._has_finished or self._ledger.states[label] in OVER]
             before = {label: self._attempts[label] for label in labels}
         if over:
-            raise MeshError(f"{', '.join(over)}: cannot be started again (it has ended)")
+            raise MeshError(f"{', '.join(over)}: cannot be started again (it has ended)", hint="program.launch() again")
         for label in labels:
             self._where.restart(label)
         with self._changed:
@@ -334,7 +327,8 @@ class Running:
         if late:
             raise TimeoutError(f"{', '.join(late)}: not ready {timeout:g} s after the restart")
         if failed := [label for label, state in states.items() if state is not State.READY]:
-            raise MeshError(f"{', '.join(failed)}: not ready after the restart (it has ended)")
+            places = ", ".join(map(self._place, failed))
+            raise MeshError(f"{places}: not ready after the restart (it has ended)", hint=self._logs_hint(failed[0]))
 
     def _is_back(self, label: str, attempt: int) -> bool:
         """Return True for a node that is ready again, or has ended for good. attempt: before the restart"""
@@ -346,7 +340,7 @@ class Running:
 
         Raises KeyError for an unknown label, UsageError if none of the nodes runs.
         """
-        return self._where.stacks(self._chosen(node))
+        return self._where.stacks(chosen(node, list(self._hosts)))
 
     def logs(self, node: Chosen | None = None, *, stderr: bool = False) -> str:
         """Return the output of the program up to now, in order of arrival.
@@ -355,7 +349,7 @@ class Running:
         stderr: only what went there
         Raises KeyError for an unknown label, UsageError for nodes that are threads: they print with this process.
         """
-        return self._where.logs(self._chosen(node), only_stderr=stderr)
+        return self._where.logs(chosen(node, list(self._hosts)), only_stderr=stderr)
 
     def detach(self) -> ProgramResult:
         """Leave the program to its hosts, and return once they run it without this process.
@@ -371,20 +365,15 @@ class Running:
         assert self._places is not None
         return self._places
 
-    def _chosen(self, node: Chosen | None) -> list[str]:
-        """Return the labels that are meant, in order. Raises KeyError."""
-        if node is None:
-            return list(self._hosts)
-        if isinstance(node, str):
-            wanted = node
-        elif isinstance(node, Sequence):
-            return [label for one in node for label in self._chosen(one)]
-        else:
-            wanted = node.label
-        labels = [one for one in self._hosts if wanted in (one, one.partition("/")[0])]
-        if not labels:
-            raise KeyError(wanted)
-        return labels
+    def _place(self, label: str) -> str:
+        """Return a node with its host, for people."""
+        host = self._hosts.get(label, "")
+        return f"{label} on {host}" if host else label
+
+    def _logs_hint(self, label: str = "") -> str:
+        """Return the command that shows what a node has printed. label: "" for all"""
+        role = role_of(label) if label else ""
+        return f"mesh logs {self.run}{f' --rank {role}' if role else ''}" if self.run else ""
 
     def __enter__(self) -> Running:
         return self

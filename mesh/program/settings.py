@@ -83,15 +83,16 @@ def _local(program: Graph) -> tuple[Cluster, str]:
     """Return hosts on this machine that have the names of the program's hosts, and why they cannot keep it alone."""
     names = named_hosts(program)
     if len(names) > LOCAL_HOSTS_MAX:
-        raise UsageError(f'{program.name}: {len(names)} hosts; launch("local") takes at most {LOCAL_HOSTS_MAX}')
+        what = f'{len(names)} hosts; launch("local") takes at most {LOCAL_HOSTS_MAX}'
+        raise UsageError(f"{program.name}: {what}", hint='program.launch("threads")')
     found = choose_cluster(f"local:{len(names)}", Options(), "")
     own_names = [host.name for host in found.hosts]
     undetachable = ""
     if names != own_names:
-        hint = f"call the hosts {', '.join(own_names)}"
-        undetachable = f'launch("local") with detach needs names that `mesh attach` finds: {hint}'
+        undetachable = "its hosts have names that `mesh attach` does not find"
     if undetachable and program.options and program.options.detach:
-        raise UsageError(f"{program.name}: {undetachable}")
+        hint = f'on="{",".join(own_names)}"'
+        raise UsageError(f"{program.name}: it cannot be detached ({undetachable})", hint=hint)
     hosts = tuple(replace(host, name=name) for host, name in zip(found.hosts, names, strict=True))
     # The interpreter of this process has the packages that the program imports.
     return replace(found, hosts=hosts, python=sys.executable), undetachable

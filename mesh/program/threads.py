@@ -12,11 +12,12 @@ from mesh.program.graph import Graph
 from mesh.program.ledger import State, Stop
 from mesh.program.looking import stacks_of_threads
 from mesh.program.payload import Payload
+from mesh.program.placing import ranks_of
 from mesh.program.running import Running
 from mesh.program.runtime import codec, failures, plain
 from mesh.program.runtime.caller import Caller
 from mesh.program.runtime.errors import CLIENT, ENDED, NodeLost
-from mesh.program.runtime.here import CURRENT, Context, Here, set_client
+from mesh.program.runtime.here import CURRENT, Context, Here, set_client, set_threaded
 from mesh.program.runtime.links import Link, memory_links
 from mesh.program.runtime.member import Member
 from mesh.program.runtime.retrying import wait_for_others
@@ -32,25 +33,39 @@ class Threads:
         self._program, self._running = program, running
         self._hosts = {label: payload.place.host for label, payload in payloads.items()}
         self.client = Caller((program.id, ""), self._connect, self._hosts, program.trust_hosts)
-        self._nodes = {label: self._node(payload, calls_run) for label, payload in payloads.items()}
+        nowhere = Here(program.name, "", 0, 1, "")
+        self._threaded = Context(nowhere, self.client, self._stop_from(""))
+        places = [payload.place for payload in payloads.values()]
+        named = [name for node in program.nodes for name in node.wish.hosts]
+        ranks = ranks_of(places, [*named, *(place.host for place in places)])
+        self._nodes = {label: self._node(payload, calls_run, ranks[label]) for label, payload in payloads.items()}
 
     def start(self) -> None:
         """Start all threads."""
         set_client(self._program.id, self.client)
+        set_threaded(self._program.id, self._threaded)
         for node in self._nodes.values():
             node.thread.start()
 
-    def _node(self, payload: Payload, calls_run: bool) -> NodeThread:
+    def _node(self, payload: Payload, calls_run: bool, rank: int) -> NodeThread:
         place = payload.place
-        here = Here(self._program.name, place.label, place.index, place.count, place.host)
+        here = Here(self._program.name, place.label, place.index, place.count, place.host, rank)
         caller = Caller((self._program.id, place.label), self._connect, self._hosts, is_trusting=True)
         context = Context(here, caller, self._stop_from(place.label))
         node = NodeThread(payload, context, self._running, calls_run)
-        node.on_end = self._note_end
+        node.on_ending, node.on_end = self._explain_end, self._note_end
         return node
 
+    def _explain_end(self, label: str, reason: str) -> None:
+        """Note why the links to a node will end, for all callers."""
+        self.client.note_restart(label, reason)
+        for other, node in self._nodes.items():
+            if other != label:
+                node.context.caller.note_restart(label, reason)
+
     def _note_end(self, label: str, reason: str) -> None:
-        """Fail the calls of all other nodes to a node that has ended."""
+        """Fail the calls of the client and of all other nodes to a node that has ended."""
+        self.client.lose(label, reason)
         for other, node in self._nodes.items():
             if other != label:
                 node.context.caller.lose(label, reason)
@@ -71,6 +86,7 @@ class Threads:
     def stop(self, stop: Stop) -> None:
         for node in self._nodes.values():
             node.context.set_stopped(stop.reason)
+        self._threaded.set_stopped(stop.reason)
 
     def restart(self, label: str) -> None:
         """Raise UsageError, because a thread cannot be ended from outside."""
@@ -97,6 +113,7 @@ class Threads:
             if node.thread is not threading.current_thread():
                 node.thread.join(max(0.0, deadline - time.monotonic()))
         set_client(self._program.id, None)
+        set_threaded(self._program.id, None)
         self.client.close()
         for node in self._nodes.values():
             node.end()
@@ -125,7 +142,9 @@ class NodeThread:
         self.server = Server(context, payload.concurrency, payload.backlog, self._fail, loads)
         self._member = Member(context, self.server, calls_run)
         self.has_ended = self.has_failed = False
-        self.on_end: Callable[[str, str], None] = lambda label, reason: None  # called with the reason for its loss
+        # Called with the reason for its loss: before its links end, behind its last answers, and afterwards.
+        self.on_ending: Callable[[str, str], None] = lambda label, reason: None
+        self.on_end: Callable[[str, str], None] = lambda label, reason: None
         self._ending = threading.Lock()
         self.thread = threading.Thread(target=self._work, name=f"mesh-{context.here.label}", daemon=True)
 
@@ -164,9 +183,11 @@ class NodeThread:
                 return
             self.has_failed = state is State.FAILED
             self.has_ended = True
-        self._running.note(self.context.here.label, state, why)
+        label, reason = self.context.here.label, f"it has failed ({why})" if self.has_failed else ENDED
+        self._running.note(label, state, why)
+        self.on_ending(label, reason)
         self.end()
-        self.on_end(self.context.here.label, "it has failed" if self.has_failed else ENDED)
+        self.on_end(label, reason)
 
     def end(self) -> None:
         """End the links of the node."""

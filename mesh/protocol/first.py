@@ -6,6 +6,7 @@ from .kinds import (
     COUNT,
     NAME,
     OBJECT,
+    OPEN_PORT,
     PATH,
     PORT,
     RANK,
@@ -66,6 +67,8 @@ class Begin(First, name="begin"):
     ports: Sequence[int] = field(listed(PORT, PORTS_MAX))  # to keep for the ranks until they start
     plan: Mapping[str, object] = field(OBJECT)  # of the run, for a client that comes back
     nodes: Sequence[Node] = field(listed(record(Node), NODES_MAX), default=())  # of a program, on this host
+    node_ports: Sequence[int] = field(listed(OPEN_PORT, 2), default=())  # the first and last one for them; (): any
+    tied: str = field(TEXT, default="")  # why the run ends with its client; "": it can go on alone
 
 
 class Channel(First, name="channel"):
@@ -87,13 +90,13 @@ class Follow(First, name="follow"):
 
 
 class Reach(First, name="reach"):
-    """Has the process connect the client to a node of the run, or send it the node's result.
+    """Has the process connect the client to a node of the run, or send it the node's result, or the run's plan.
 
-    The answer is one line of JSON with ``why``, "" for success, and then bytes of the node, or its result.
+    The answer is one line of JSON with ``why``, "" for success, and then bytes of the node, its result, or the plan.
     """
 
     rank: int = field(RANK)
-    wants: str = field(word("calls", "result"))
+    wants: str = field(word("calls", "result", "plan"))
 
 
 class Program(Message, name="agent", sender=CLIENT, data_bytes=PROGRAM_BYTES):

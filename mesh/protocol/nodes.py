@@ -77,6 +77,7 @@ class NodeState(Row):
     label: str = field(NAME)
     state: str = field(word(*NODE_STATES))
     attempt: int = field(ATTEMPT)
+    why: str = field(TEXT)  # its process or host is gone; "": it is not, or has ended well
 
 
 class AgentMessage(Message, sender=AGENT):

@@ -79,6 +79,7 @@ class Run(Record):
     ranks: Sequence[RankState] = field(listed(record(RankState)))
     state: str = field(SHOWN, default="")
     detached: bool = field(TRUTH, default=False)
+    tied: str = field(SHOWN, default="")  # why it cannot be
     devices: Sequence[str] = field(LINES, default=())  # that its processes hold
     grace: float | None = field(or_else(SECONDS, None), default=None)  # from SIGTERM to SIGKILL
     workspace: str = field(or_else(TEXT, ""), default="")

@@ -173,9 +173,9 @@ class Requests:
             frames += pieces(requests.Payload(hash=name), data) or [(requests.Payload(hash=name), b"")]
         self._sender.send_pieces(self.attempt, self.round_trip, frames)
 
-    def change(self, states: Sequence[tuple[str, str, int]]) -> None:
-        """Pass on to the nodes of the host how other nodes have changed: label, state and attempt of each."""
-        rows = [NodeState(label=label, state=state, attempt=attempt) for label, state, attempt in states]
+    def change(self, states: Sequence[tuple[str, str, int, str]]) -> None:
+        """Pass on to the nodes of the host how other nodes have changed: label, state and attempt of each, and why."""
+        rows = [NodeState(label=label, state=state, attempt=attempt, why=why) for label, state, attempt, why in states]
         self._sender.order(requests.Changed(nodes=rows))
 
     def restart(self, rank: int) -> None:

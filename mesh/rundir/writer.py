@@ -29,7 +29,7 @@ from mesh.core.events import (
 )
 from mesh.core.masking import after
 from mesh.core.module import ModuleStep
-from mesh.core.nodes import RankReady, Restarted, Restarting
+from mesh.core.nodes import NodeResult, RankReady, Restarted, Restarting
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import Kind, RunSpec
 from mesh.rundir.about import describe_begin, describe_end, kept, write_over
@@ -48,6 +48,7 @@ from mesh.rundir.layout import (
 )
 from mesh.rundir.logfile import Gap, LogFile, Shelf
 from mesh.rundir.modulelogs import ModuleLogs
+from mesh.rundir.noderesults import ResultFiles
 from mesh.rundir.records import UNFETCHED
 from mesh.rundir.resuming import Left
 from mesh.verdict.verdict import Verdict, make_verdict
@@ -95,6 +96,7 @@ class StoreSink:
         self._shelf = Shelf(spec.rules.logs, count + self._index_shares, self._failed)
         self._logs: dict[int, LogFile] = {}  # by their number
         self._modules = ModuleLogs(self.logs, placement, self._shelf)
+        self._results = ResultFiles(directory, placement) if spec.keep_results else None
         self._changed: dict[int, LogFile] = {}  # those with output that waits
         self._waiting, self._flush_at = 0, 0.0
         self._index = LogFile(self.logs / INDEX, self._shelf, weight=self._index_shares, unit=RECORD.size)
@@ -139,6 +141,8 @@ class StoreSink:
             else:
                 self._output(event)
             return
+        if isinstance(event, NodeResult) and self._results is not None:
+            self._keep(self._results, event)
         if isinstance(event, ModuleStep):
             self._modules.begin(event)
         if isinstance(event, PrerunDecided):
@@ -163,6 +167,12 @@ class StoreSink:
         if isinstance(event, Exited | PrepareFailed):
             self._flush()  # whoever looks now wants to see why
 
+    def _keep(self, results: ResultFiles, event: NodeResult) -> None:
+        try:
+            results.add(event)
+        except OSError as error:
+            self._failed(error)
+
     def _log_prerun(self, event: HostEvent, text: str) -> None:
         """Append a line of ours to the log of a host's prerun."""
         first, data = self._placement.ranks(event.node)[0], text.encode("utf-8", "replace")
@@ -178,6 +188,8 @@ class StoreSink:
         for log in self._logs.values():
             log.make()
         self._modules.close()
+        if self._results is not None:
+            self._results.close()
         self._flush()
         for number, log in self._logs.items():
             log.finish()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from mesh.core.cluster import Host, NodeSockets, place_ranks
-from mesh.core.events import Connected, Exited, Gone, Locked, Output, Ready, Started, Stream
+from mesh.core.events import Connected, Exited, Gone, Locked, Output, PrepareFailed, Ready, Started, Stream
 from mesh.core.nodes import NodeResult, ProgramStopped, RankReady, Restarted, Restarting
 from mesh.engine.relaying import Relay
 from mesh.protocol.nodes import Node, NodeAddress
@@ -127,7 +127,7 @@ def test_a_node_has_its_sockets_files_and_variables_and_nothing_of_them_stays(be
     run.until(RankReady)
     run.until(RankReady)
     files = [path for path in directory.iterdir() if not path.is_socket()]
-    assert {path.name for path in files} == {"nodes.json", "key.pem", "payload-ab"}
+    assert {path.name for path in files} == {"nodes.json", "key.pem", "payload-ab", "plan.json"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     for rank, names in enumerate((["tcp", "unix"], ["tcp-1", "unix"])):
@@ -175,7 +175,29 @@ def test_callers_may_connect_before_the_node_is_there_and_a_restart_keeps_the_so
         program.call(0, b"gone")
     assert run.finish(grace=0.2).left == ()
     news = run.printed(rank=1).decode()
-    assert "{'news': 'echo/0', 'state': 'restarting', 'attempt': 1}" in news
+    assert "{'news': 'echo/0', 'state': 'restarting', 'attempt': 1, 'why': 'exit 3'}" in news
+
+
+def test_nodes_listen_at_the_ports_of_the_cluster_or_the_range_is_named(opener: Open, any_python: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        first = taken.getsockname()[1]
+        taken.listen()
+        run = opener(any_python, nodes=[node(0, remote=True)], node_ports=[first, first])
+        run.until(Connected)
+        run.session.lock()
+        failed = run.until(PrepareFailed)
+        assert isinstance(failed, PrepareFailed)
+        assert failed.message == f"the sockets of nodes cannot be opened: no port from {first} to {first} is free"
+        assert "ss -tlnp" in failed.hint
+        run.finish()
+    again = opener(any_python, nodes=[node(0, remote=True)], node_ports=[first, first])
+    again.until(Connected)
+    again.session.lock()
+    locked = again.until(Locked)
+    assert isinstance(locked, Locked)
+    assert [one.ports for one in locked.sockets] == [(first,)]
+    again.finish()
 
 
 def test_a_restart_by_hand_comes_at_once_and_is_no_failure(begin: Start) -> None:

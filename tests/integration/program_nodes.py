@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -65,11 +67,33 @@ class Server:
     def stop_all(self, code: int) -> None:
         threading.Thread(target=stop, args=(code, "asked to"), daemon=True).start()
 
+    def ports(self) -> int:
+        """Return the port at which other hosts call this node."""
+        number = json.loads(os.environ["MESH_NODE_SOCKETS"])["tcp"]
+        with socket.socket(fileno=os.dup(number)) as own:
+            return int(own.getsockname()[1])
+
     def visible(self) -> str:
         return os.environ.get("CUDA_VISIBLE_DEVICES", "")
 
     def environ(self, name: str) -> str:
         return os.environ.get(name, "")
+
+
+class Killer:
+    """Kills another node several times, with calls to it in flight, and prints each error and the attempt."""
+
+    def __init__(self, server: Handle[Server], deaths: int) -> None:
+        self.server, self.deaths = server, deaths
+
+    def run(self) -> None:
+        for _ in range(self.deaths):
+            attempt = self.server.options(retries=200, timeout=60.0).where()[2]  # type: ignore[index]
+            pending = [self.server.futures.hang() for _ in range(2)]
+            errors = [self.server.futures.kill(), *pending]
+            texts = [str(error.exception(60)) for error in errors]  # type: ignore[attr-defined]
+            print(json.dumps([*texts, attempt]), flush=True)
+        wait_for_stop()
 
 
 class Caller:

@@ -89,6 +89,25 @@ def test_a_node_that_is_out_of_memory_is_named_with_the_reason(group: Path) -> N
     assert (result.reason, result.label, result.exit_code) == ("failure", "greedy", 137)
 
 
+def test_the_loss_of_a_node_has_its_last_lines() -> None:
+    program = new_program()
+    server = program.add(nodes.Server, on="a", on_failure="ignore")
+    program.add(nodes.waits, on="b")
+    assert isinstance(server, Handle)
+    with launch(program) as running:
+        server.say("\n".join(f"line {number}" for number in range(12)))
+        with pytest.raises(NodeLost, match="server on a"):
+            server.kill()
+        assert eventually(lambda: running.nodes[0].exit_code == 137)
+        with pytest.raises(NodeLost) as lost:
+            server.echo(1)
+        assert running.stop().ok
+    assert str(lost.value).splitlines() == [
+        "server on a: ended by SIGKILL",
+        *(f"    line {number}" for number in range(2, 12)),
+    ]
+
+
 def test_two_calls_that_wait_for_each_other_end_at_their_timeouts() -> None:
     program = new_program()
     one = program.add(nodes.Twin, on="a", label="one")
@@ -122,7 +141,7 @@ def test_arguments_that_are_too_large_are_refused_before_the_start() -> None:
 def test_a_constructor_that_ends_its_process_is_named() -> None:
     program = new_program()
     program.add(nodes.Leaver, 3, on="a")
-    with pytest.raises(MeshError, match="leaver: exit 3"):
+    with pytest.raises(MeshError, match="leaver on a: exit 3"):
         launch(program)
 
 

@@ -187,7 +187,7 @@ WRONG_CLUSTERS = {
     "a host mapping without a host": ("pod:\n  hosts:\n    - port: 22\n", "cluster.yaml:3: pod.hosts[0]: has no host:"),
     "all at once": (
         "pod:\n  prot: 1\n  hosts: [null, 'a b']\n",
-        "cluster.yaml:2: pod: unknown key 'prot'; did you mean 'port'?\n"
+        "cluster.yaml:2: pod: unknown key 'prot'; did you mean 'port' or 'ports'?\n"
         "cluster.yaml:3: pod.hosts[0]: expected a host name, found nothing\n"
         "cluster.yaml:3: pod.hosts[1]: expected a host name, found 'a b': 'a b' is no host name",
     ),
@@ -596,11 +596,12 @@ def test_the_examples_of_environments_load(kind: str) -> None:
 def test_slices(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(
-        "pod:\n  user: me\n  interface: ens8\n  slices:\n    - hosts: ['a-[0-1]']\n    - hosts: [b-0, x@b-1:23, b-2]\n"
+        "pod:\n  user: me\n  interface: ens8\n  ports: 40000-40100\n"
+        "  slices:\n    - hosts: ['a-[0-1]']\n    - hosts: [b-0, x@b-1:23, b-2]\n"
     )
     pod = find_cluster("pod", load_clusters(path, required=True))
     assert [host.name for host in pod.hosts] == ["a-0", "a-1", "b-0", "b-1", "b-2"]
-    assert (pod.slices, pod.interface) == ((2, 3), "ens8")
+    assert (pod.slices, pod.interface, pod.ports) == ((2, 3), "ens8", (40000, 40100))
     picked = select_hosts(pod, Options(exclude="a-[0-1],b-1"))
     assert ([host.name for host in picked.hosts], picked.slices) == (["b-0", "b-2"], (2,))
 
@@ -615,6 +616,9 @@ BAD_SLICES = {
     "slices: [{hosts: [a]}, {hosts: [b, a]}]": "2: pod.slices[1].hosts[1]: a is listed twice",
     "slices: [{host: [a]}]": "2: pod.slices[0]: unknown key 'host'; did you mean 'hosts'?",
     "hosts: [a]\n  interface: 'eth0 eth1'": "3: pod.interface: expected the name of a network interface, as eth0",
+    "hosts: [a]\n  ports: 40100-40000": "3: pod.ports: expected a range of ports, as 40000-40100, found '40100-40000'",
+    "hosts: [a]\n  ports: 40000": "3: pod.ports: expected a range of ports, as 40000-40100, found 40000",
+    "hosts: [a]\n  ports: [1-2]": "3: pod.ports: expected a range of ports, as 40000-40100, found a list",
 }
 
 

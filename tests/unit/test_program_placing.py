@@ -29,7 +29,7 @@ def test_a_wish_for_memory_that_no_host_fulfils_names_the_largest() -> None:
 
 @pytest.mark.parametrize("text", ["32 XB", "1.2.3GB", "much"])
 def test_a_size_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="expected a size like 32GB"):
+    with pytest.raises(UsageError, match="expected a size"):
         has(memory=text)
 
 

@@ -22,6 +22,7 @@ from mesh.core.errors import UsageError
 from mesh.program import (
     CallTimeout,
     CannotTravel,
+    Command,
     Deferred,
     Group,
     GroupError,
@@ -55,6 +56,11 @@ class Wrong(Exception):
 class Batch:
     data: numpy.ndarray
     label: str
+
+
+class Broken:
+    def __init__(self) -> None:
+        raise KeyError("broken")
 
 
 class Actor:
@@ -265,7 +271,7 @@ def test_a_stream_has_credits_and_ends_with_its_loop(actor: Handle[Actor]) -> No
 def test_a_group_calls_all_and_names_those_that_fail(actors: Group[Actor]) -> None:
     assert [one[0] for one in actors.whoami()] == ["actor/0", "actor/1", "actor/2"]
     assert [one.data[0] for one in actors.each.act([1, 2, 3])] == [1, 2, 3]
-    with pytest.raises(GroupError, match=r"1 of 3 calls failed \(actor/1\); actor/1: index 1") as caught:
+    with pytest.raises(GroupError, match=r"1 of 3 calls failed \(actor/1\); actor/1 on local: index 1") as caught:
         actors.fail_at(1)
     assert caught.value.results[0] == 0
     assert isinstance(caught.value.errors[1], ValueError)
@@ -386,7 +392,7 @@ def test_a_node_of_a_group_that_is_not_there_is_refused() -> None:
 
 def test_a_node_that_never_is_ready_fails_those_that_wait_for_it() -> None:
     program = Program("never")
-    program.add(Second, after=program.add(Actor, "too", "many", "arguments", on_failure="ignore"))
+    program.add(Second, after=program.add(Broken, label="actor", on_failure="ignore"))
     with pytest.raises(NodeLost, match="actor on local"):
         program.launch("threads")
 
@@ -481,8 +487,8 @@ def test_calls_to_a_node_that_has_ended_fail_at_once() -> None:
 
 def test_a_constructor_that_raises_fails_the_launch() -> None:
     program = Program("broken")
-    program.add(Actor, "too", "many", "arguments")
-    with pytest.raises(TypeError):
+    program.add(Broken)
+    with pytest.raises(KeyError, match="broken"):
         program.launch("threads")
 
 
@@ -513,11 +519,74 @@ def test_every_caller_is_served_and_no_call_is_lost() -> None:
         (lambda program: program.add(Actor, after="nobody"), "after= names nobody"),
         (lambda program: program.add(Actor, after=3), "after= is a handle"),
         (lambda program: program.add(Actor, on="client,a"), "has the client and hosts"),
+        (lambda program: program.add(Actor(), on="a"), "a class, a function or a Command, not Actor"),
+        (lambda program: program.add(Actor, 1, 2), "actor: too many positional arguments"),
+        (lambda program: program.add(Actor, perhost=2), "perhost"),
+        (lambda program: program.add(Command("ls"), "-l"), "a Command has its arguments in its own words"),
+        (lambda program: program.add(Actor, restarts=3), "belong together"),
+        (lambda program: program.add(Actor, on_failure="restart"), "belong together"),
+        (lambda program: program.add(Actor, on="a-[3-1]"), "goes backwards"),
+        (lambda program: program.mailbox("box", "stack"), "expected a mailbox of"),
+        (lambda program: program.launch("nowhere"), "no nodes"),
     ],
 )
-def test_wrong_nodes_are_refused(add: Callable[[Program], object], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_wrong_nodes_are_refused_with_a_hint(add: Callable[[Program], object], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as refused:
         add(Program("wrong"))
+    assert refused.value.hint
+
+
+def test_a_label_that_no_node_has_names_the_nearest() -> None:
+    program = Program("labels")
+    program.add(Actor, label="learner")
+    with (
+        program.launch("threads") as running,
+        pytest.raises(KeyError, match="no node 'lerner'; the nearest is 'learner'"),
+    ):
+        running.result("lerner")
+
+
+class Starter:
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def stop_from_a_thread(self) -> None:
+        def work() -> None:
+            stop(3, "from a thread")
+            wait_for_stop()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+
+    def rank(self) -> int:
+        return here().rank
+
+
+def test_a_thread_that_a_node_has_started_ends_the_program() -> None:
+    program = Program("starter")
+    starter = program.add(Starter)
+    with program.launch("threads") as running:
+        starter.tell.stop_from_a_thread()
+        result = running.wait(PATIENCE)
+    assert (result.exit_code, result.why) == (3, "from a thread")
+
+
+def test_nodes_that_are_threads_have_the_ranks_of_processes() -> None:
+    program = Program("ranks")
+    first = program.add(Starter, on="b,a", per_host=2, label="first")
+    second = program.add(Starter, on="b", label="second")
+    with program.launch("threads"):
+        assert (first.rank(), second.rank()) == ([0, 1, 3, 4], 2)
+
+
+def test_a_call_that_is_open_when_its_node_fails_has_the_reason() -> None:
+    program = Program("reasons")
+    actor = program.add(Actor, concurrency=2)
+    with program.launch("threads") as running:
+        pending = actor.futures.wait_at_the_gate()
+        actor.tell.fail("told")
+        assert "actor on local: it has failed (Wrong: told)" in str(pending.exception(PATIENCE))
+        assert running.wait(PATIENCE).label == "actor"
 
 
 def eventually(condition: Callable[[], object]) -> bool:

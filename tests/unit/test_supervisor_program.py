@@ -80,13 +80,15 @@ def test_the_last_ready_node_makes_the_program_ready_and_others_receive_the_chan
     program.tick(2.0)
     assert program.handle(ready(0), ready(2)) == []
     assert program.tick(2.1) == [
-        Change(node=0, states=(("actor/1", "ready", 0),)),
-        Change(node=1, states=(("learner/0", "ready", 0),)),
+        Change(node=0, states=(("actor/1", "ready", 0, ""),)),
+        Change(node=1, states=(("learner/0", "ready", 0, ""),)),
     ]
     assert program.handle(ready(1)) == [Tell(event=AllReady(time=2.1))]
     again = Restarting(time=2, node=1, rank=2, attempt=1, seconds=1.0, code=3)
     assert program.handle(again, ready(2, 1)) == []
-    assert program.tick(400.0)[:1] == [Change(node=0, states=(("actor/1", "restarting", 1), ("actor/1", "ready", 1)))]
+    assert program.tick(400.0)[:1] == [
+        Change(node=0, states=(("actor/1", "restarting", 1, "exit 3"), ("actor/1", "ready", 1, "")))
+    ]
 
 
 def test_a_node_that_is_not_ready_in_time_ends_the_program_and_is_named() -> None:

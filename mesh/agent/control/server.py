@@ -26,8 +26,19 @@ CHANNEL_DESCRIPTORS = 2
 class ControlServer:
     """The control socket of this agent."""
 
-    def __init__(self, port: ControlPort, loop: Loop, client: ClientConnection, followers: Followers) -> None:
-        """Start without a socket. client: gets new channels; followers: get those who read the journal"""
+    def __init__(
+        self,
+        port: ControlPort,
+        loop: Loop,
+        client: ClientConnection,
+        followers: Followers,
+        may_detach: bool = True,
+    ) -> None:
+        """Start without a socket.
+
+        client: gets new channels; followers: get those who read the journal; may_detach: another client may order it
+        """
+        self._may_detach = may_detach
         self._port, self._loop, self._client, self._followers = port, loop, client, followers
         self._passed: dict[str, dict[int, int]] = {}  # results of signals that were passed on, by the requests' ids
         self._socket: ControlSocket | None = None
@@ -69,7 +80,8 @@ class ControlServer:
             self.restarts.take(request, visitor)
         else:
             if isinstance(request, control.Detach):
-                self._port.post(DetachAsked())
+                if self._may_detach:  # else the answer has the reason
+                    self._port.post(DetachAsked())
             elif isinstance(request, control.Over):
                 self._port.post(ClientOver())
             elif isinstance(request, control.Stop):

@@ -10,11 +10,11 @@ from mesh.protocol.records import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mesh.protocol.nodes import NodeAddress
 
-BOOK, KEY = "nodes.json", "key.pem"
+BOOK, KEY, PLAN = "nodes.json", "key.pem", "plan.json"
 COPY_BYTES = 1 << 20
 ENDED = "ended"  # begins the name of an empty file, before the rank of a node that has ended for good
 RESULT = "kept"  # begins the name of a file with the result of a node, before its rank
@@ -52,6 +52,10 @@ class NodeFiles:
             book[node.label] = {"host": node.host, "unix": node.unix, "tcp": tcp, "more": ports}
         self._write(BOOK, dumps(plain(book)).encode("utf-8", "surrogateescape"))
         self._write(KEY, credentials.encode())
+
+    def write_plan(self, plan: Mapping[str, object]) -> None:
+        """Write the run as another machine of its user needs it to call the nodes. Raises OSError."""
+        self._write(PLAN, dumps(plan).encode("utf-8", "surrogateescape"))
 
     def add_to_payload(self, name: str, data: bytes) -> None:
         """Append a piece to a payload. Raises OSError."""

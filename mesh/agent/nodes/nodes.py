@@ -74,6 +74,7 @@ class Nodes:
         self._port, self._loop, self._spread = port, loop, spread
         self._files = NodeFiles(begin.run, begin.node)
         self._kept = journal_directory(begin.remote_dir, begin.run, begin.node)
+        self._ports, self._plan = begin.node_ports, begin.plan
         self._nodes = {about.rank: NodeOfRun(about) for about in begin.nodes}
         self._book: Sequence[NodeAddress] = ()
         self._states: dict[str, NodeState] = {}  # of all nodes, by label
@@ -86,9 +87,10 @@ class Nodes:
     def open(self) -> list[NodeSockets]:
         """Open the sockets of all nodes, unless they are open; return their addresses. Raises OSError."""
         self._files.make()
+        self._files.write_plan(self._plan)
         for node in self._nodes.values():
             if node.sockets is None:
-                node.sockets = ListeningSockets(node.about, self._files.path)
+                node.sockets = ListeningSockets(node.about, self._files.path, self._ports)
         return [node.sockets.addresses for node in self._nodes.values() if node.sockets is not None]
 
     def close_sockets(self) -> None:
@@ -161,7 +163,7 @@ class Nodes:
             signal=signal or 0,
         )
         self._port.send(coming)
-        self._change(node, "restarting", node.attempt + 1)
+        self._change(node, "restarting", node.attempt + 1, _how(code or 0, signal or 0))
         how = f"signal {signal}" if signal else f"exit {code}"
         marker = f"mesh: {node.about.label}: started again after {how}, attempt {node.attempt + 1}\n"
         self._loop.at(("restart", rank.rank), node.restart_at, partial(self._restart, node, marker, restart))
@@ -206,7 +208,8 @@ class Nodes:
         node.has_ended = True
         self._files.note_end(rank)
         self._close_sockets(node)
-        self._change(node, "failed" if status else "ended", node.attempt)
+        how = _how(status >> 8, status & 0x7F) if status else ""
+        self._change(node, "failed" if status else "ended", node.attempt, how)
         if node.about.ends_run and not status and not self._port.stops_ranks:
             self._port.post(NodeStopped(rank, 0, f"{node.about.label} has ended"))
 
@@ -336,9 +339,9 @@ class Nodes:
             self._port.send(messages.Result(rank=node.about.rank, last=False), piece)
         self._port.send(messages.Result(rank=node.about.rank, last=True))
 
-    def _change(self, node: NodeOfRun, state: str, attempt: int) -> None:
+    def _change(self, node: NodeOfRun, state: str, attempt: int, why: str = "") -> None:
         """Pass a change of a node here on to all other nodes that this agent can reach."""
-        change = NodeState(label=node.about.label, state=state, attempt=attempt)
+        change = NodeState(label=node.about.label, state=state, attempt=attempt, why=why)
         self.take_changes([change])
         self._spread([change])
 
@@ -361,4 +364,16 @@ class Nodes:
 
 def _news(state: NodeState) -> dict[str, object]:
     """Return the message to a node about another one."""
-    return {"news": state.label, "state": state.state, "attempt": state.attempt}
+    return {"news": state.label, "state": state.state, "attempt": state.attempt, "why": state.why}
+
+
+def _how(code: int, number: int) -> str:
+    """Return how a process has ended, for people. number: of the signal that ended it; 0: none did"""
+    if not number:
+        return f"exit {code}"
+    from signal import Signals  # after a failure only
+
+    try:
+        return f"ended by {Signals(number).name}"
+    except ValueError:
+        return f"ended by signal {number}"

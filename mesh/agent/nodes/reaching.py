@@ -1,4 +1,4 @@
-"""The process that connects a client to one node of this host, or sends it the result of that node.
+"""The process that connects a client to one node of this host, or sends it the node's result or the run's plan.
 
 A client that has not started the run uses it, also while the run is detached. The process has a channel of its own, so
 the agent takes no part.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import select
 
-from mesh.agent.base.directories import node_directory, places_of
+from mesh.agent.base.directories import node_directory, places_of, private_directories
 from mesh.agent.base.errors import why
 from mesh.agent.base.light import dumps, socket
 from mesh.agent.link.journal import journal_directory
-from mesh.agent.nodes.files import ENDED, RESULT
+from mesh.agent.nodes.files import ENDED, PLAN, RESULT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ def reach(request: Reach) -> None:
     try:
         if request.wants == "result":
             _send_result(request)
+        elif request.wants == "plan":
+            _send_plan(request.run)
         else:
             _connect(request)
     except OSError:  # the client is gone
@@ -70,6 +72,22 @@ def _pass_on(node: socket.socket) -> None:
         node.shutdown(socket.SHUT_RDWR)
     except OSError:  # the node is gone
         pass
+
+
+def _send_plan(run: str) -> None:
+    """Send the plan of a run, which is the same for all of its hosts."""
+    for place in private_directories():
+        for name in os.listdir(place):
+            if name.startswith(run + "-") and name.endswith(".nodes"):
+                try:
+                    with open(os.path.join(place, name, PLAN), "rb") as file:
+                        data = file.read()
+                except OSError:  # of a program that is ending
+                    continue
+                _answer("")
+                _write(data)
+                return
+    _answer("no program of this run is on the host")
 
 
 def _send_result(request: Reach) -> None:

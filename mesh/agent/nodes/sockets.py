@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 
 from mesh.agent.base.light import Socket, socket
-from mesh.agent.run.network import hold_port
+from mesh.agent.run.network import listen_within
 from mesh.protocol.nodes import NodeSockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mesh.protocol.nodes import Node
 
 BACKLOG_CONNECTIONS = 1024  # that wait for a node's constructor
@@ -18,8 +20,9 @@ BACKLOG_CONNECTIONS = 1024  # that wait for a node's constructor
 class ListeningSockets:
     """The sockets of one node, by the names that its program reads: "unix", "tcp", "tcp-1" and so on."""
 
-    def __init__(self, node: Node, directory: str) -> None:
-        """Open them. Raises OSError and network.Unavailable."""
+    def __init__(self, node: Node, directory: str, ports: Sequence[int] = ()) -> None:
+        """Open them. ports: the first and the last one that may be taken; (): any. Raises OSError."""
+        self._ports = ports
         self._path = os.path.join(directory, str(node.rank))
         self.by_name: dict[str, Socket] = {}
         try:
@@ -48,5 +51,4 @@ class ListeningSockets:
             pass
 
     def _listen(self, name: str) -> None:
-        self.by_name[name] = own = hold_port(0)
-        own.listen(BACKLOG_CONNECTIONS)
+        self.by_name[name] = listen_within(self._ports, BACKLOG_CONNECTIONS)

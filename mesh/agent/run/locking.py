@@ -200,7 +200,10 @@ class Locking:
         try:
             sockets = self.nodes.open() if self.nodes is not None else []
         except OSError as error:
-            self._port.fail("port", f"the sockets of nodes cannot be opened: {why(error)}", hint(error))
+            advice = hint(error)
+            if error.errno == errno.EADDRINUSE:
+                advice = "ports: in cluster.yaml needs one for each node of a host; `ss -tlnp` there shows who has them"
+            self._port.fail("port", f"the sockets of nodes cannot be opened: {why(error)}", advice)
             return
         self._port.send(
             answers.Locked(

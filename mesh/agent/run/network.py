@@ -64,6 +64,34 @@ def hold_port(number: int) -> Socket:
     return _bound(0, insist=False)
 
 
+def listen_within(ports: Sequence[int], backlog: int) -> Socket:
+    """Return a socket that listens on every address. Raises OSError.
+
+    ports: the first and the last one that it may take; (): any
+    """
+    if not ports:
+        held = hold_port(0)
+        held.listen(backlog)
+        return held
+    first, last = ports
+    count = last - first + 1
+    start = int.from_bytes(os.urandom(4), "big") % count  # so that programs that begin at once seldom meet
+    for step in range(count):
+        number = first + (start + step) % count
+        try:
+            held = _bound(number, insist=True)
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise
+            continue
+        try:
+            held.listen(backlog)
+            return held
+        except OSError:  # another one that insists was faster
+            held.close()
+    raise OSError(errno.EADDRINUSE, f"no port from {first} to {last} is free")
+
+
 def _quiet_ports() -> tuple[int, int]:
     """Return the range of ports, without its end, that the kernel gives to no connection by itself."""
     try:

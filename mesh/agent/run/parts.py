@@ -81,7 +81,7 @@ class Parts:
         self.pairs: Pairs | None = None
         if begin.nodes:
             self._make_nodes(begin)
-        self.control = ControlServer(port, loop, self.client, self.followers)
+        self.control = ControlServer(port, loop, self.client, self.followers, not begin.tied)
         self.ranks.on_restart = self.control.restarts.note
         self.answering = Answering(port, loop, self.out, self.state, begin.remote_dir)
 

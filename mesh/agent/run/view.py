@@ -27,6 +27,7 @@ def describe(parts: Parts, decisions: Decisions, began: float) -> dict[str, obje
         "began": began,
         "attached": not decisions.is_silent(time.monotonic()) or len(parts.followers) > 0,
         "detached": decisions.is_detached,
+        "tied": begin.tied,
         "state": _state(parts, decisions),
         "processes": len(pids),
         "ranks": [{"rank": rank.rank, "pid": rank.pid, "ended": rank.status >= 0} for rank in ranks],

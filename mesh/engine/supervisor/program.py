@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mesh.core.events import Event, Exited, Lost, PrepareFailed
-from mesh.core.nodes import AllReady, RankReady, Restarting
+from mesh.core.nodes import AllReady, RankReady, Restarting, told_end
 from mesh.engine.orders import Change, Order, Tell
 from mesh.engine.supervisor.phases import Phase
 from mesh.engine.supervisor.state import State
@@ -23,7 +23,7 @@ class ProgramWatch:
         self._at_work = {rank for rank, group in enumerate(groups) if not group.serves}
         # Without any node at work from the beginning, the client ends the program.
         self._serving = any(group.serves for group in groups) and bool(self._at_work)
-        self._changes: list[tuple[int, tuple[str, str, int]]] = []  # the host, and the change of a node there
+        self._changes: list[tuple[int, tuple[str, str, int, str]]] = []  # the host, and the change of a node there
         self._attempts = dict.fromkeys(range(len(groups)), 0)
 
     @property
@@ -38,16 +38,17 @@ class ProgramWatch:
         match event:
             case RankReady(rank=rank, attempt=attempt):
                 return [*self._change(rank, "ready", attempt), *self._settle(rank)]
-            case Restarting(rank=rank, attempt=attempt):
-                return self._change(rank, "restarting", attempt)
+            case Restarting(rank=rank, attempt=attempt, code=code, signal=number):
+                return self._change(rank, "restarting", attempt, told_end(code, number))
             case Exited(rank=rank, status=status):
                 self._at_work.discard(rank)
-                self._change(rank, "failed" if status else "ended", self._attempts[rank])
+                why = told_end(event.code, event.signal, is_oom=event.oom) if status else ""
+                self._change(rank, "failed" if status else "ended", self._attempts[rank], why)
                 return [] if status and rank not in self._may_fail else self._settle(rank)
-            case Lost(node=node):
+            case Lost(node=node, reason=reason):
                 for rank in self._state.placement.ranks(node):
                     self._at_work.discard(rank)
-                    self._change(rank, "lost", self._attempts[rank])
+                    self._change(rank, "lost", self._attempts[rank], reason)
         return []
 
     def overdue(self) -> list[PrepareFailed]:
@@ -70,10 +71,10 @@ class ProgramWatch:
                 orders.append(Change(node=node, states=rows))
         return orders
 
-    def _change(self, rank: int, state: str, attempt: int) -> list[Order]:
+    def _change(self, rank: int, state: str, attempt: int, why: str = "") -> list[Order]:
         placement = self._state.placement
         self._attempts[rank] = attempt
-        self._changes.append((placement.node(rank), (placement.role(rank), state, attempt)))
+        self._changes.append((placement.node(rank), (placement.role(rank), state, attempt, why)))
         return []
 
     def _settle(self, rank: int) -> list[Order]:

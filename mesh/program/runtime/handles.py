@@ -9,7 +9,7 @@ from typing import Callable, Dict, Generic, Iterable, Iterator, List, Sequence, 
 from mesh.program.runtime import plain
 from mesh.program.runtime.caller import Caller
 from mesh.program.runtime.connection import CallOptions, Stream
-from mesh.program.runtime.errors import GroupError, NotLaunched
+from mesh.program.runtime.errors import GroupError, NotLaunched, RemoteError
 from mesh.program.runtime.futures import Future
 from mesh.program.runtime.here import current_caller
 from mesh.program.runtime.retrying import Retries
@@ -268,7 +268,8 @@ def _gathered(handles: "Sequence[Handle[T]]", futures: "Sequence[Future[object]]
         first = min(errors)
         names = ", ".join(handles[place].label for place in errors)
         cause = errors[first]
-        message = f"{len(errors)} of {len(handles)} calls failed ({names}); {handles[first].label}: {cause}"
+        where = f"{cause.label} on {cause.host}: " if isinstance(cause, RemoteError) else ""
+        message = f"{len(errors)} of {len(handles)} calls failed ({names}); {where}{cause}"
         raise GroupError(message, results, errors) from cause
     return results
 

@@ -82,11 +82,27 @@ class _Current(threading.local):
 CURRENT = _Current()
 _CLIENTS: Dict[str, Caller] = {}  # of programs that this process has launched, by their ids
 _PROCESS: List[Context] = []  # the only node of a process
+_THREADED: Dict[str, Context] = {}  # of programs whose nodes are threads of this process, for threads of no node
 
 
 def set_process_context(context: Context) -> None:
     """Set the only node of this process, for all of its threads."""
     _PROCESS[:] = [context]
+
+
+def set_threaded(program: str, context: "Context | None") -> None:
+    """Set the context of threads that nodes of a program have started, where nodes are threads; None: it has ended."""
+    if context is None:
+        _THREADED.pop(program, None)
+    else:
+        _THREADED[program] = context
+
+
+def current_program() -> Context:
+    """Return the node of this thread or, in a thread that is none of a node, the only program. Raises NotLaunched."""
+    if CURRENT.context is None and not _PROCESS and len(_THREADED) == 1:
+        return next(iter(_THREADED.values()))
+    return current()
 
 
 def set_client(program: str, caller: "Caller | None") -> None:

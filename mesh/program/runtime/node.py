@@ -31,6 +31,7 @@ NEWS_TIMEOUT_S = 1.0  # for the end of the program to arrive after the loss of a
 ANSWERS_TIMEOUT_S = 0.2  # for the answers of running calls at the end
 LOSSES = (ConnectionError, EOFError)
 GONE = {"ended": ENDED, "failed": "it has failed", "lost": "its host is lost"}
+LOST = "its host is lost: {}"
 FAILURE_STATUS = 1
 RESULT_BYTES_LIMIT = 60 << 20  # of the value of a function or ``run``, which goes through the client's channel
 
@@ -179,15 +180,15 @@ class Process:
         if "stop" in message:
             self._context.set_stopped(str(message["stop"]))
         elif "news" in message:
-            self._note(str(message["news"]), str(message.get("state")))
+            self._note(str(message["news"]), str(message.get("state")), str(message.get("why") or ""))
 
-    def _note(self, role: str, state: str) -> None:
-        """Act on the state of another node."""
+    def _note(self, role: str, state: str, why: str) -> None:
+        """Act on the state of another node. why: it is gone"""
         label = self._labels.get(role, role)
         if state in GONE:
-            self._context.caller.lose(label, GONE[state])
+            self._context.caller.lose(label, LOST.format(why) if state == "lost" and why else why or GONE[state])
         elif state == "restarting":
-            self._context.caller.note_restart(label, "it has failed, and is started again")
+            self._context.caller.note_restart(label, f"{why or GONE['failed']}; it is started again")
         else:
             self._context.caller.find(label)
 

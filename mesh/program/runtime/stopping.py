@@ -6,7 +6,7 @@ import threading
 from typing import Callable
 
 from mesh.program.runtime.handles import Handle
-from mesh.program.runtime.here import CURRENT, Here, current
+from mesh.program.runtime.here import CURRENT, Here, current, current_program
 
 
 def here() -> Here:
@@ -30,27 +30,27 @@ def peers() -> "list[Handle[object]]":
 
 def stop(code: int = 0, why: str = "") -> None:
     """End the whole program, from any thread of any node. code: its exit status; why: for people"""
-    current().stop_program(code, why)
+    current_program().stop_program(code, why)
 
 
 def wait_for_stop(timeout: "float | None" = None) -> bool:
     """Wait until the program is stopped; return False if that did not happen within so many seconds."""
-    return current().stopped.wait(timeout)
+    return current_program().stopped.wait(timeout)
 
 
 def stop_event() -> threading.Event:
     """Return the event that is set once the program is stopped."""
-    return current().stopped
+    return current_program().stopped
 
 
 def on_stop(call: "Callable[[], object]") -> None:
     """Call a function, in a thread of its own, once the program is stopped."""
-    current().on_stop(call)
+    current_program().on_stop(call)
 
 
 def stop_reason() -> str:
     """Return why the program was stopped: "stop", "failure", "signal", "preemption", "timeout"; "": it is not."""
-    return current().reason
+    return current_program().reason
 
 
 def cancelled() -> bool:
