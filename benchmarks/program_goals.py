@@ -53,7 +53,7 @@ def programs(chosen: Chosen) -> str:
     text = HEAD + "\n" + table(["", "round trip", "1,000 in flight", "100 MB"], rows)
     text += f"\nNot measured, because it is not installed here: {', '.join(absent)}.\n" * bool(absent)
     goals = [*of_calls(middle), *of_hosts()]
-    return f"{text}\n{GOALS_HEAD}\n" + table(["goal", "wanted", "found", ""], goals)
+    return f"{text}\n\n{GOALS_HEAD}\n" + table(["goal", "wanted", "found", ""], goals)
 
 
 def all_measured() -> Measures:
@@ -87,7 +87,7 @@ def of_calls(found: Measures) -> list[list[str]]:
 def of_hosts() -> list[list[str]]:
     """Return the goals that need hosts or many processes."""
     rows: list[list[str]] = []
-    with Stage(1) as stage:
+    with stage_of(1) as stage:
         sender, receiver = script(stage, "memory", program_hosts.ARRAY_BYTES)
         rows.append(goal("peak memory of the sender, array = 1", sender, 1.1, most=True))
         rows.append(goal("peak memory of the receiver, array = 1", receiver, 1.1, most=True))
@@ -97,19 +97,24 @@ def of_hosts() -> list[list[str]]:
         with stage.slow(round_trip=DELAY_S):
             trip, _ = script(stage, "relay", 30)
         rows.append(goal("call from the client at 30 ms, ms beyond it", (trip - DELAY_S) * 1e3, 5, most=True))
-    with Stage(NODE_HOSTS) as stage:
+    with stage_of(NODE_HOSTS) as stage:
         for keep, limit in (("600", 1.5), ("0", 3.0)):
             beyond = launch_beyond_run(stage, keep)
             kept = "kept" if keep != "0" else "not kept"
             rows.append(
                 goal(f"{NODES} nodes on {NODE_HOSTS} hosts, {kept}: s beyond mesh run", beyond, limit, most=True)
             )
-    with Stage(LINK_HOSTS) as stage:
+    with stage_of(LINK_HOSTS) as stage:
         for host in stage.lab.hosts:
             host.run(*f"tc qdisc add dev eth0 root tbf rate {LINK} burst 64k latency 50ms".split())
         one, everywhere = script(stage, "broadcast", LINK_HOSTS)
         rows.append(goal(f"100 MB to {LINK_HOSTS} hosts at 100 Mbit/s, one = 1", everywhere / one, 1.4, most=True))
     return rows
+
+
+def stage_of(hosts: int) -> Stage:
+    """Return hosts that have this process's Python with its packages."""
+    return Stage(hosts, visible=[Path(sys.prefix), Path(sys.base_prefix)])
 
 
 def launch_beyond_run(stage: Stage, keep: str) -> float:

@@ -11,13 +11,18 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy
 
 from mesh.program import Program, barrier, broadcast, here, peers
+from mesh.program.runtime.caller import Caller
+from mesh.program.runtime.connection import CallOptions
+from mesh.program.runtime.here import current
 
 ARRAY_BYTES = 100_000_000
+LINKS = 16  # of each process that calls
 
 
 class Node:
@@ -80,9 +85,19 @@ class Sender(Node):
         self.other.size(array)
         return (self.memory()[1] - own) / size, (self.other.memory()[1] - there) / size
 
-    def hits(self, calls: int) -> None:
-        for _ in range(calls):
-            self.other.hit()
+    def hits(self, links: int, calls: int) -> None:
+        """Call the other node over so many links of its own, as so many processes would."""
+        own = current().caller
+        callers = [Caller((own.program, own.label), own._connect, own.hosts, is_trusting=True) for _ in range(links)]
+
+        def hit(caller: Caller) -> None:
+            for _ in range(calls):
+                caller.to(self.other.label).call(("hit", (), {}), CallOptions()).result()
+
+        with ThreadPoolExecutor(links) as pool:
+            list(pool.map(hit, callers))
+        for caller in callers:
+            caller.close()
 
 
 def run_broadcast(hosts: int) -> object:
@@ -116,11 +131,11 @@ def run_callers(callers: int) -> object:
     """Return the calls that have arrived, those that were made, and the bytes of memory that the callers take."""
     program = Program("bench", python=sys.executable)
     server: Any = program.add(Server, concurrency=2)
-    group: Any = program.add(Sender, server, count=callers, label="sender")
+    group: Any = program.add(Sender, server, count=callers // LINKS, label="sender")
     made = 20
-    with program.launch("local", ready_timeout=600):
+    with program.launch("local"):
         before = server.memory()[0]
-        group.hits(made)
+        group.hits(LINKS, made)
         return server.count(), callers * made, server.memory()[1] - before
 
 

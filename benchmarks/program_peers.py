@@ -5,16 +5,19 @@ Each is a script for a Python that has the library. It prints JSON: [seconds of 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-PEER_TIMEOUT_S = 240.0
+PEER_TIMEOUT_S = 120.0
 CALLS, IN_FLIGHT, ARRAY_BYTES = 1000, 1000, 100_000_000
 
 MEASURE = f"""
@@ -185,15 +188,16 @@ def measured(peer: Peer) -> Sequence[float]:
         return ()
     words = [python, "-c", MEASURE + peer.script.replace("ARRAY", str(ARRAY_BYTES))]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True) as process:
-        try:
-            out, _ = process.communicate(timeout=PEER_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            out = b""
-        finally:
-            try:
-                os.killpg(process.pid, 9)  # its server
-            except ProcessLookupError:
-                pass
-    lines = out.decode().splitlines()
-    found: list[float] = json.loads(lines[-1]) if lines else []
+        assert process.stdout is not None
+
+        def kill() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # its server as well, which would keep the pipe open
+
+        timer = threading.Timer(PEER_TIMEOUT_S, kill)
+        timer.start()
+        line = next((line for line in process.stdout if line.startswith(b"[")), b"[]")
+        timer.cancel()
+        kill()
+    found: list[float] = json.loads(line)
     return found

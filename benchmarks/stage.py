@@ -110,10 +110,18 @@ class Contestant:
 class Stage:
     """Hosts and users; a context manager."""
 
-    def __init__(self, hosts: int, variants: Sequence[Variant] = (OURS,), *, sshd: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        hosts: int,
+        variants: Sequence[Variant] = (OURS,),
+        *,
+        sshd: Sequence[str] = (),
+        visible: Sequence[Path] = (),
+    ) -> None:
+        """visible: directories that the hosts have as well, although they lie where each host has its own"""
         self._variants = variants
         # Tools that open all connections at once are not to be measured by how often they are turned away.
-        self.lab = Lab(hosts, sshd=[f"MaxStartups {2 * hosts + 100}", *sshd])
+        self.lab = Lab(hosts, sshd=[f"MaxStartups {2 * hosts + 100}", *sshd], visible=visible)
         self.users: list[User] = []
         self._resources = contextlib.ExitStack()
 

@@ -17,7 +17,7 @@ packages() {
         apt-get update -qq >/dev/null || say "apt-get update failed; trying with the lists that are there"
         updated=yes
     fi
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -oDPkg::Lock::Timeout=600 --no-install-recommends "$@" >/dev/null
 }
 
 # usable_python: print a Python of at least 3.10 that works and can make virtual environments

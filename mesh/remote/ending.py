@@ -57,3 +57,12 @@ def lost_agent(farewell: Farewell) -> LostAgent:
     else:
         reason = "the connection ended"
     return LostAgent(reason=reason, is_clear=farewell.status == SWEPT_STATUS, killed_by=killed_by)
+
+
+def explained(reason: str, found: str) -> str:
+    """Return the reason of a loss, after the one that the backend has; found: "" for none
+
+    >>> explained("the connection ended", "the pod was deleted"), explained("deleted", "deleted")
+    ('the pod was deleted (the connection ended)', 'deleted')
+    """
+    return found if reason in found else f"{found} ({reason})" if found else reason

@@ -33,7 +33,7 @@ from mesh.protocol.frames import Decoder, FrameError
 from mesh.protocol.messages import Message, Table, encode
 from mesh.protocol.requests import Ack, Bye, Lock, Over
 from mesh.remote.blob import blob, lacking, opening
-from mesh.remote.ending import failed_start, lost_agent, plain
+from mesh.remote.ending import explained, failed_start, lost_agent, plain
 from mesh.remote.events import event_of
 from mesh.remote.greeting import MAX_BANNER_BYTES, new_marker, refusal
 from mesh.remote.owners import owner_line
@@ -254,7 +254,7 @@ class Session(Requests):
     def _lost(self, *, reason: str, is_cut: bool = False, is_clear: bool = False, killed_by: str = "") -> Lost:
         """Return the event of a lost host; first the reason that the backend has, unless the client has hung up."""
         known = "" if self._sender.given_up == GIVEN_UP else one_line(self._callbacks.why())
-        reason = f"{known} ({reason})" if known else reason
+        reason = explained(reason, known)
         now = time.time()
         return Lost(time=now, node=self.node, reason=reason, is_cut=is_cut, is_clear=is_clear, killed_by=killed_by)
 

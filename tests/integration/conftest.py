@@ -1,13 +1,16 @@
-"""Fixtures of the tests of jobs."""
+"""Fixtures of the tests of jobs, and of those in a real cluster of Kubernetes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
+from mesh.api.podshow import role_text
 from tests.conftest import Home
 from tests.desk import Desk, desk_of
+from tests.kubecluster.cluster import USER, Cluster
 
 
 @pytest.fixture
@@ -22,3 +25,19 @@ def pod_desk(pod: Home) -> Iterator[Desk]:
     """The same with four hosts of their own."""
     with desk_of(pod) as desk:
         yield desk
+
+
+@pytest.fixture(scope="session")
+def session_cluster() -> Iterator[Cluster]:
+    """A real cluster of Kubernetes, in which the user ``ana`` has the rights that mesh names, and no other one."""
+    with Cluster() as cluster:
+        cluster.allow(USER, yaml.safe_load(role_text(is_existing=False))["rules"])
+        yield cluster
+
+
+@pytest.fixture
+def kube(home: Home, session_cluster: Cluster, nothing_is_left: None) -> Iterator[Cluster]:
+    """The cluster without pods, and its kubeconfig in the home of the test's user."""
+    session_cluster.write_kubeconfig(home.path, USER)
+    yield session_cluster
+    session_cluster.clear()

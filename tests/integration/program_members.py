@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 
 import numpy
 
 from mesh.program import all_gather, all_reduce, barrier, broadcast, here
+from mesh.program.runtime.here import current
 
 TIMEOUT_S = 60.0
 
 
 class Member:
     """Runs collectives as it is asked to."""
-
-    def __init__(self) -> None:
-        self.begun = threading.Event()
 
     def receive(self) -> tuple[str, float]:
         value = broadcast(root="client", timeout=TIMEOUT_S)
@@ -33,11 +30,11 @@ class Member:
         return all_gather((here().label, here().host), timeout=TIMEOUT_S)
 
     def meet(self, seconds: float | None = None) -> None:
-        self.begun.set()
         barrier(seconds)
 
-    def has_begun(self) -> bool:
-        return self.begun.wait(TIMEOUT_S)
+    def waiting(self) -> int:
+        """Return how many members wait in collectives that this node counts."""
+        return current().exchange.waiting
 
     def kill(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -21,7 +21,7 @@ from tests.integration.test_program import (
     new_program,
     pod_names,
 )
-from tests.lab import Lab
+from tests.lab import Lab, eventually
 
 BYTES = 8_000_000  # so many that they go from host to host
 
@@ -47,7 +47,7 @@ def test_collectives_between_processes_and_a_member_that_is_killed() -> None:
         check(program, group, ["a", "a", "b", "b", "c", "c"])
         futures = [cast("Future[object]", one.futures.meet()) for one in group[:4]]  # type: ignore[union-attr]
         killed = cast("Handle[Member]", group[3])
-        assert all(one.has_begun() for one in group[:4])  # type: ignore[union-attr]
+        assert eventually(lambda: cast("Handle[Member]", group[0]).waiting() == 4, PATIENCE)
         killed.tell.kill()
         errors = [one.exception(PATIENCE) for one in futures]
         assert all(isinstance(one, NodeLost) and "member/3 on b: " in str(one) for one in errors), errors

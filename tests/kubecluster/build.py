@@ -33,7 +33,8 @@ REFLECT2 = "/usr/share/gocode/src/github.com/modern-go/reflect2"
 KEYRING_SOURCES = Path("/etc/apt/sources.list.d/debian.sources")
 LOW = ("nice", "-n19", "ionice", "-c3")  # priority
 BUILD_TIMEOUT_S = 7200.0  # with the lowest priority on a busy machine
-STEP_TIMEOUT_S = 600.0
+STEP_TIMEOUT_S = 1200.0
+LOCK_S = 600  # that another apt may hold its lock
 LOG_BYTES = 3000  # of the log, in a message
 
 
@@ -106,7 +107,7 @@ def _install_packages(log: Path) -> None:
     missing = [name for name in DEBIAN_PACKAGES if f"{name} install ok installed" not in shown]
     if missing:
         environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        install = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
+        install = ["apt-get", "install", "-y", f"-oDPkg::Lock::Timeout={LOCK_S}", "--no-install-recommends", *missing]
         try:
             _run(install, log, environ=environ)
         except BuildFailed:

@@ -474,7 +474,9 @@ def test_it_ends_in_the_same_way_without_taking_itself_apart(home: Home, words: 
     for variables in (home.environ, environ):
         process = home.popen(*words, env=variables)
         out, err = process.communicate()
-        found.append((process.returncode, out, re.sub(rb"\d{8}-\d{6}-\w{6}|\d+ B|\d+\.\d s", b"", err)))
+        # On a machine with much to do, a line says that a host is not connected yet.
+        changing = rb"\d{8}-\d{6}-\w{6}|\d+ B|\d+\.\d s|==> still connecting to .*\n"
+        found.append((process.returncode, out, re.sub(changing, b"", err)))
     assert found[0] == found[1]
     assert found[1][0] == status
 

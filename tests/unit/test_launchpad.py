@@ -653,7 +653,7 @@ def test_a_host_has_all_names(tmp_path: Path) -> None:
     """A program's file imports them there as well; those of the client raise when they are used."""
     (tmp_path / "library.zip").write_bytes(program_library())
     script = (
-        "from mesh.program import ItemFailed, MailboxHandle, Program, executor, has, map\n"
+        "from mesh.program import ItemFailed, MailboxHandle, Program, all_reduce, barrier, executor, has, map\n"
         "from mesh.launchpad import CourierNode, launch, lp_ssh, stop\n"
         "from mesh.launchpad.lp_ssh import Program, SSHNode, TransmitNode\n"
         "import mesh.launchpad.runtime.nodes, mesh.launchpad.runtime.reverb, mesh.launchpad.runtime.transmit\n"

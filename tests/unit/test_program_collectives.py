@@ -319,7 +319,7 @@ def test_a_deadline_names_the_member_that_is_missing(members: Group[Member]) -> 
     others = members[:5]
     assert isinstance(others, Group)
     for error in first_error(others.futures.call("barrier", 0.3), CallTimeout):
-        assert "barrier: member/5 on z did not come within 0.3 s" in str(error)
+        assert "member/5 on z did not come within 0.3 s" in str(error)  # beside others, on a slow machine
     with pytest.raises(CallTimeout, match="member/5 on z did not come"):  # it gets the same failure
         members[5].call("barrier", None)  # type: ignore[union-attr]
     assert members.call("all_reduce", "sum") == [21] * 6  # and the next round is in order

@@ -23,6 +23,7 @@ from mesh.core.text import last_line
 CLIENT_RETURN_S = 30.0  # an API server that is started again ends all streams at once
 OPENED_AT_ONCE = 32  # pods
 WHY_TIMEOUT_S = 1.8  # for the API to answer why a pod is gone
+END_SHOWN_S = 4.0  # after the end of a container, until its kubelet has reported it
 LOOK_TIMEOUT_S = 10.0
 WATCH_PAUSE_S = 1.0  # before a watch that has failed is begun again
 API, RIGHTS = "api", "rights"  # steps of core.events.POD_STEPS
@@ -39,6 +40,7 @@ class PodsBackend:
         self._api: Api | None = None
         self._hosts: Sequence[Host] = ()
         self._lock = threading.Lock()
+        self._has_lost = threading.Condition(self._lock)
         self._pods: dict[str, Pod] = {}  # by name, as they were seen last
         self._uids: dict[str, str] = {}  # of the pods that were opened
         self._restarts: dict[str, int] = {}  # of their containers, then
@@ -117,7 +119,7 @@ class PodsBackend:
 
     def explain(self, node: int, end: NoAgent) -> HostUnreachable:
         name = self._hosts[node].name
-        if why := self.why(node):
+        if why := self._why(name):
             return HostUnreachable(f"pod {name}: {why}", step=state.SCHEDULE, is_final=bool(self._gone.get(name)))
         last = last_line(end.stderr or end.banner)
         container = f" -c {self._place.container}" if self._place.container else ""
@@ -131,23 +133,32 @@ class PodsBackend:
 
     def why(self, node: int) -> str:
         name = self._hosts[node].name
-        if self._gone.get(name) or self._api is None:
+        if (why := self._why(name)) or self._api is None:
+            return why
+        with self._has_lost:
+            self._has_lost.wait_for(lambda: self._gone.get(name) or self._is_over.is_set(), END_SHOWN_S)
             return self._gone.get(name, "")
+
+    def _why(self, name: str) -> str:
+        """Return why a pod is gone, and the trouble of its node; "" if nothing shows it now."""
+        if self._api is None:
+            return ""
         until = time.monotonic() + WHY_TIMEOUT_S
-        pod = self._ask(name, WHY_TIMEOUT_S)
-        if self._gone.get(name) or pod is None:
-            return self._gone.get(name, "")
+        pod = self._pods.get(name) if self._gone.get(name) else self._ask(name, WHY_TIMEOUT_S)
+        gone, trouble = self._gone.get(name, ""), ""
         with contextlib.suppress(MeshError):  # nodes are read if allowed
-            if machine := pod.spec.node_name:
+            if pod is not None and (machine := pod.spec.node_name):
                 limit = max(0.1, until - time.monotonic())
-                return state.node_trouble(self._api.get(f"/api/v1/nodes/{machine}", Node, timeout=limit))
-        return ""
+                trouble = state.node_trouble(self._api.get(f"/api/v1/nodes/{machine}", Node, timeout=limit))
+        return "; ".join(one for one in (trouble, gone) if one)
 
     def user(self, node: int) -> str:
         return self._hosts[node].user
 
     def close(self) -> None:
         self._is_over.set()
+        with self._has_lost:
+            self._has_lost.notify_all()
         if self._api is not None:
             self._api.end_watch()
         with self._lock:
@@ -217,6 +228,7 @@ class PodsBackend:
             if uid and self._uids.get(name, uid) != uid:
                 return
             self._gone.setdefault(name, why or "the pod is gone")
+            self._has_lost.notify_all()
             channels = list(self._channels.get(name, ()))
         for channel in channels:
             channel.cut()

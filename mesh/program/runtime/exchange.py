@@ -70,6 +70,11 @@ class Exchange:
             orders = self._rounds.expire(number, seconds)
         _in_thread(lambda: self._carry_out(orders))
 
+    @property
+    def waiting(self) -> int:
+        """The number of calls that wait for their answers."""
+        return len(self._answers)
+
     def drop(self, key: Hashable, is_gone: bool) -> None:
         """Note the end of a call that waits. is_gone: its process has ended; else it has given up"""
         with self._lock:

@@ -1,0 +1,302 @@
+"""Runs in pods of a real cluster of Kubernetes: etcd, API server, controllers, scheduler, kubelets, containerd, runc.
+
+The user has the rights of `mesh pods role` alone. On with MESH_TEST_KUBERNETES=1: the first time, the programs of the
+cluster are built for some minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Home
+from tests.kubecluster import images
+from tests.kubecluster.cluster import NODES, Cluster
+from tests.lab import eventually
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(os.environ.get("MESH_TEST_KUBERNETES") != "1", reason="needs MESH_TEST_KUBERNETES=1"),
+]
+PATIENT_S = 240.0  # for what takes at most 60 s, on a machine with much to do
+SLEEP = "sleep 4567"
+STUBBORN = f"trap '' TERM; (exec {SLEEP}) & exec {SLEEP}"  # two processes
+GPU = "mesh.test/gpu"
+
+
+def made(nodes: int, *more: str, image: str = images.PYTHON, hold: str = "2s", name: str = "gpus") -> str:
+    """Return a cluster of pods that mesh makes. more: lines below ``kubernetes:``"""
+    lines = [f"image: {image}", f"nodes: {nodes}", f"hold: {hold}", "start_timeout: 120s", *more]
+    return f"{name}:\n  kubernetes:\n" + "".join(f"    {line}\n" for line in lines)
+
+
+def have_ended(kube: Cluster) -> bool:
+    return all(phase in ("Succeeded", "Failed") for phase in kube.phases().values())
+
+
+def roots(kube: Cluster) -> list[str]:
+    return [one["metadata"]["name"] for one in kube.listed("configmaps")]
+
+
+def files_of(kube: Cluster, text: str) -> list[Path]:
+    """Return the root directories of the containers with a process of this text."""
+    return [Path(f"/proc/{pid}/root") for pid in kube.pids(text)]
+
+
+def wait_until_up(kube: Cluster, count: int, client: subprocess.Popen[bytes], text: str = SLEEP) -> None:
+    """Wait until so many processes run in the pods."""
+
+    def is_up() -> bool:
+        assert client.poll() is None, client.communicate()
+        return len(kube.processes(text)) == count
+
+    assert eventually(is_up, PATIENT_S), kube.phases()
+
+
+def end_of(client: subprocess.Popen[bytes]) -> tuple[int, str]:
+    _, err = client.communicate(timeout=PATIENT_S)
+    return client.returncode, err.decode()
+
+
+def test_a_run_in_eight_pods_that_end_themselves(home: Home, kube: Cluster) -> None:
+    home.clusters(made(8))
+    home.files(hello__txt="hello\n")
+    text = "echo $RANK $(cat hello.txt) $(hostname); exit $((RANK == 3 ? 7 : 0))"
+    done = home.mesh("run", "gpus", "sh", "-c", text, within=PATIENT_S)
+    assert done.status == 7, done.err
+    names = {one["metadata"]["labels"]["mesh/index"]: one["metadata"]["name"] for one in kube.listed("pods")}
+    assert done.lines == [f"[{rank}] {rank} hello {names[str(rank)]}" for rank in range(8)]
+    assert "rank 3 on" in done.err
+    assert eventually(lambda: have_ended(kube), PATIENT_S), kube.phases()
+    assert home.mesh("down", "gpus", within=PATIENT_S).status == 0
+    assert (kube.phases(), roots(kube)) == ({}, [])
+
+
+def test_pods_are_used_again_with_an_edit_and_deleted_by_their_root(home: Home, kube: Cluster) -> None:
+    home.clusters(made(2, hold="5m"))
+    home.files(hello__txt="hello\n")
+    assert home.mesh("run", "gpus", "true", within=PATIENT_S).status == 0
+    pods = kube.phases()
+    home.files(hello__txt="again\n")
+    started = home.mesh("run", "-d", "gpus", "sh", "-c", "cat hello.txt; echo $MASTER_ADDR", within=PATIENT_S)
+    assert started.status == 0, started.err
+    done = home.mesh("attach", started.out.decode().strip(), within=PATIENT_S)
+    first = kube.listed("pods", "mesh/index=0")[0]["status"]["podIP"]
+    assert done.lines == sorted([f"[{rank}] {line}" for rank in (0, 1) for line in ("again", first)]), done.err
+    assert kube.phases() == pods
+    done = home.mesh("ssh", "gpus:1", "--", "sh", "-c", "hostname; echo no >&2; exit 5")
+    assert (done.status, done.err) == (5, "no\n")
+    assert done.out.decode().strip() in pods
+    # What `kubectl delete configmap` does: the cluster deletes what belongs to it.
+    kube.ask("DELETE", kube.path("configmaps", roots(kube)[0]))
+    assert eventually(lambda: not kube.phases(), PATIENT_S), kube.phases()
+
+
+def test_pods_that_are_there_are_chosen_by_label(home: Home, kube: Cluster) -> None:
+    for number, node in ((10, "node-1"), (9, "node-2"), (2, "node-1")):
+        kube.make_pod(f"w-{number}", {"app": "x"}, node)
+    kube.wait_for_pods("app=x", 3)
+    done = home.mesh("exec", "k8s:app=x", "hostname")
+    assert done.lines == ["[0] w-2", "[1] w-9", "[2] w-10"], done.err
+    client = home.popen("run", "k8s:app=x", "sh", "-c", f"exec {SLEEP}")
+    wait_until_up(kube, 3, client)
+    client.send_signal(signal.SIGINT)
+    assert end_of(client)[0] == 130
+    assert kube.processes(SLEEP) == []
+    assert set(kube.phases().values()) == {"Running"}
+
+
+def test_a_killed_client_leaves_no_process_and_no_pod(home: Home, kube: Cluster) -> None:
+    home.clusters(made(8))
+    client = home.popen("run", "--grace", "1", "gpus", "sh", "-c", STUBBORN)
+    wait_until_up(kube, 16, client)
+    client.kill()
+    client.communicate()
+    assert eventually(lambda: not kube.processes(SLEEP), PATIENT_S), kube.processes(SLEEP)
+    assert eventually(lambda: have_ended(kube), PATIENT_S), kube.phases()
+    home.clusters(made(1, name="other"))
+    assert home.mesh("run", "other", "true", within=PATIENT_S).status == 0
+    assert len(kube.phases()) == 1
+    assert len(roots(kube)) == 1
+
+
+def test_an_api_server_that_is_killed_and_started_again_ends_no_run(home: Home, kube: Cluster) -> None:
+    home.clusters(made(4))
+    lines = (
+        "for i in $(seq 200); do echo line $i; [ $i = 100 ] && until [ -e /mesh/go ]; do sleep 0.1; done; done; true"
+    )
+    client = home.popen("run", "gpus", "sh", "-c", lines)
+    wait_until_up(kube, 4, client, "sh -c for i in")
+    kube.kill("kube-apiserver")
+    try:
+        for root in files_of(kube, "sh -c for i in"):
+            (root / "mesh/go").touch()
+    finally:
+        kube.start_api()
+        kube.wait_for_api()
+    status, err = end_of(client)
+    assert status == 0, err
+    expected = "".join(f"line {number}\n" for number in range(1, 201))
+    logs = sorted((home.path / ".local/state/mesh/runs").glob("*/logs/rank-*.out"))
+    assert [log.read_text() for log in logs] == [expected] * 4
+
+
+def test_a_deleted_pod_is_named_and_ends_the_run(home: Home, kube: Cluster) -> None:
+    home.clusters(made(3))
+    client = home.popen("run", "--grace", "1", "gpus", "sh", "-c", f"exec {SLEEP}")
+    wait_until_up(kube, 3, client)
+    name = kube.listed("pods", "mesh/index=1")[0]["metadata"]["name"]
+    kube.ask("DELETE", kube.path("pods", name))
+    status, err = end_of(client)
+    assert status == 76, err
+    assert name in err
+    assert "the pod was deleted (by kubectl, a controller or a drain)" in err
+    assert kube.processes(SLEEP) == []
+
+
+def test_a_container_out_of_memory_is_named(home: Home, kube: Cluster) -> None:
+    hog = "import os, time\nwhile not os.path.exists('/tmp/go'): time.sleep(0.1)\nx = [b'x' * n for n in range(10**6)]"
+    limits = {"resources": {"limits": {"memory": "96Mi"}}}
+    kube.make_pod("big", {"app": "x"}, restartPolicy="Never", container={"command": ["python3", "-c", hog], **limits})
+    kube.make_pod("other", {"app": "x"})
+    kube.wait_for_pods("app=x", 2)
+    client = home.popen("run", "--grace", "1", "k8s:app=x", "sh", "-c", f"exec {SLEEP}")
+    wait_until_up(kube, 2, client)
+    for root in files_of(kube, "os.path.exists"):
+        (root / "tmp/go").touch()
+    status, err = end_of(client)
+    assert status == 76, err
+    assert "OOMKilled (limit 96Mi" in err
+    assert kube.processes(SLEEP) == []
+
+
+def test_a_node_whose_kubelet_is_killed_is_named_to_who_may_read_nodes(home: Home, kube: Cluster) -> None:
+    kube.write_kubeconfig(home.path, "admin")
+    for number, node in enumerate(NODES):
+        kube.make_pod(f"w-{number}", {"app": "x"}, node)
+    kube.wait_for_pods("app=x", 2)
+    client = home.popen("run", "--grace", "1", "k8s:app=x", "sh", "-c", f"exec {SLEEP}")
+    wait_until_up(kube, 2, client)
+    kube.kill("kubelet", "node-2")
+    try:
+        status, err = end_of(client)
+    finally:
+        kube.start_kubelet(2)
+    assert status == 76, err
+    assert "w-1" in err
+    assert "node node-2 is NotReady" in err
+    assert eventually(lambda: kube.is_ready(), PATIENT_S)
+
+
+def test_three_pods_where_two_fit_are_not_started(home: Home, kube: Cluster) -> None:
+    patch = [{"op": "add", "path": f"/status/capacity/{GPU.replace('/', '~1')}", "value": "1"}]
+    for node in NODES:
+        kube.ask("PATCH", f"/api/v1/nodes/{node}/status", patch, kind="application/json-patch+json")
+    home.clusters(made(3, f"resources: {{{GPU}: 1}}").replace("120s", "5s"))
+    done = home.mesh("run", "gpus", "touch", "/mesh/started", within=PATIENT_S)
+    assert done.status == 125, done.err
+    assert f"Insufficient {GPU}" in done.err
+    assert roots(kube) == []
+    assert eventually(lambda: not kube.phases(), PATIENT_S), kube.phases()
+
+
+def test_a_read_only_root_and_a_user_without_a_home(home: Home, kube: Cluster) -> None:
+    own = "{name: main, securityContext: {readOnlyRootFilesystem: true}}"
+    home.clusters(made(2, f"pod: {{securityContext: {{runAsUser: 123456, runAsGroup: 123456}}, containers: [{own}]}}"))
+    home.files(hello__txt="hello\n")
+    text = "echo $(id -u) $(cat hello.txt); touch /x 2>/dev/null || echo read-only"
+    done = home.mesh("run", "gpus", "sh", "-c", text, within=PATIENT_S)
+    assert done.status == 0, done.err
+    assert done.lines == sorted(f"[{rank}] {line}" for rank in (0, 1) for line in ("123456 hello", "read-only"))
+
+
+def test_an_image_without_python_is_refused(home: Home, kube: Cluster) -> None:
+    home.clusters(made(3, image=images.PLAIN))
+    done = home.mesh("run", "gpus", "true", within=PATIENT_S)
+    assert done.status == 125, done.err
+    assert f"image {images.PLAIN} has no Python" in done.err
+    assert all(one["metadata"].get("deletionTimestamp") for one in kube.listed("pods"))
+    kube.make_pod("plain", {"app": "x"}, container={"image": images.PLAIN})
+    kube.wait_for_pods("app=x", 1)
+    done = home.mesh("exec", "k8s:app=x", "true", within=PATIENT_S)
+    assert done.status == 125, done.err
+    assert "Python" in done.err
+
+
+def test_no_secret_stands_in_an_object_an_event_or_a_command_line(home: Home, kube: Cluster) -> None:
+    home.clusters(made(2))
+    home.environ["TRAINING_KEY"] = secret = "hunter2-hunter2"
+    home.files(mesh__yaml="pass: [TRAINING_KEY]\n")
+    text = f"test ${{#TRAINING_KEY}} = {len(secret)} && exec {SLEEP}"
+    client = home.popen("run", "--grace", "1", "gpus", "sh", "-c", text)
+    wait_until_up(kube, 2, client)
+    objects = [kube.listed(kind) for kind in ("pods", "configmaps", "events", "secrets", "services")]
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    client.send_signal(signal.SIGINT)
+    status, err = end_of(client)
+    assert status == 130, err
+    for value in (secret, kube.tokens["ana"]):
+        assert value not in json.dumps(objects)
+        assert not any(value.encode() in line for line in lines)
+
+
+def test_clients_killed_at_any_moment_leave_no_pod(home: Home, kube: Cluster) -> None:
+    moments_s = (0.6, 1.0, 1.5, 2.0, 3.0)
+    names = [f"c{number}" for number in range(len(moments_s))]
+    home.clusters("".join(made(2, name=name).replace("120s", "15s") for name in (*names, "last")))
+    for name, moment in zip(names, moments_s, strict=True):
+        client = home.popen("run", name, "sh", "-c", f"exec {SLEEP}")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            client.communicate(timeout=moment)
+        client.kill()
+        client.communicate()
+    assert eventually(lambda: have_ended(kube), PATIENT_S), kube.phases()
+    done = home.mesh("run", "last", "true", within=PATIENT_S)
+    assert done.status == 0, done.err
+    assert all("-last-" in name for name in kube.phases()), kube.phases()
+
+
+def checked(home: Home, name: str, status: int) -> dict[str, dict[str, tuple[str, str]]]:
+    """Return verdict and detail of each finding of a check, by host."""
+    done = home.mesh("check", "--json", name, within=PATIENT_S)
+    assert done.status == status, done.err
+    return {
+        report["host"]: {one["name"]: (one["verdict"], one["detail"]) for one in report["checks"]}
+        for report in json.loads(done.out)
+    }
+
+
+def test_the_check_makes_no_pod_and_looks_into_those_that_are_there(home: Home, kube: Cluster) -> None:
+    home.clusters(made(2, "resources: {cpu: 10m, memory: 256Mi}", "shm: 512Mi", hold="5m"))
+    before = checked(home, "gpus", 0)["gpus"]
+    assert [before[name][0] for name in ("api", "rights", "admission", "schedule", "image")] == [
+        *("ok", "ok", "ok", "warning", "unknown")
+    ]
+    assert before["schedule"][1] == "0 of 2 pods are there; nodes may not be read"
+    quota = {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "1"}}}
+    kube.ask("POST", kube.path("resourcequotas"), quota)
+    try:
+        assert eventually(lambda: kube.listed("resourcequotas")[0].get("status", {}).get("used"), PATIENT_S)
+        found = checked(home, "gpus", 1)["gpus"]
+        assert found["schedule"] == ("failed", "quota small: 2 pods need 2 of pods, and 1 of 1 are left")
+    finally:
+        kube.ask("DELETE", kube.path("resourcequotas", "small"))
+    assert (kube.phases(), roots(kube)) == ({}, [])
+    up = home.mesh("up", "gpus", within=PATIENT_S)
+    assert up.status == 0, up.err
+    reports = checked(home, "gpus", 0)
+    assert reports.keys() == kube.phases().keys()
+    for found in reports.values():
+        assert {found[name][0] for name in ("api", "rights", "admission", "schedule", "image", "python3")} == {"ok"}
+        assert found["network"][0] == "ok"
+        assert found["shm"][0] == "ok"  # servers from 1.22 on make it as big as was asked for
+        assert "of the limit, 0.3 GB" in found["memory"][1]
+    shown = home.mesh("pods", "show", "gpus", "0", within=PATIENT_S)
+    assert "Scheduled: Successfully assigned" in shown.out.decode()
+    assert home.mesh("down", "gpus", within=PATIENT_S).status == 0
