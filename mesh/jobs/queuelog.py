@@ -16,7 +16,7 @@ class QueueLog:
 
     def __init__(self) -> None:
         self._task = ""  # the last one on the present machines; "": none yet
-        self._is_on = False  # its end is not known
+        self._is_on = False  # taken, and without an end so far
         self._runs: dict[str, str] = {}  # of tasks and steps, by run
         self._ended: set[str] = set()  # runs: a look and the answer to a stop may both report an end
 
