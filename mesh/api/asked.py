@@ -26,6 +26,23 @@ def in_zone(tpu: TpuSpec, environ: Mapping[str, str]) -> TpuSpec:
     return replace(tpu, project=found.project, zones=tpu.zones or (found.zone,))
 
 
+def about_login(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a notice if machines cannot be requested from this machine: no client of Google's, or no credentials.
+
+    The steward may be another machine's, so that the job is submitted all the same.
+    """
+    tpu = spec.machines.tpu
+    if tpu is None:
+        return ()
+    from mesh.config.tpu import TpuName
+    from mesh.hosts.tpu.client import login_problem
+    from mesh.hosts.tpu.gcloud import zone_of
+
+    name = TpuName(name=tpu.prefix or tpu.accelerator, project=tpu.project, zone=tpu.zones[0])
+    problem = login_problem(zone_of(name, environ), environ)
+    return (f"this machine cannot request the TPU: {problem}",) if problem else ()
+
+
 def about_made_machines(spec: JobSpec, project: Project) -> tuple[str, ...]:
     """Return a notice if all that a job leaves on its machines is deleted with them."""
     modules = spec.modules or project.modules.descriptions

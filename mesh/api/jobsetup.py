@@ -6,8 +6,10 @@ import functools
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from mesh.api.attempts import hosts_of_attempt
+from mesh.api.joblogs import COMMAND_NAMES, LOGS
 from mesh.api.jobs import show
 from mesh.api.jobstore import JobStore
 from mesh.api.setups import SHOWS_NOTHING, Wish, carry_out
@@ -28,6 +30,30 @@ def job_of(number: int) -> Job:
     found = functools.reduce(fold, JobStore().events(number), None)
     if found is None:
         raise MeshError(f"job {number} has no record", hint="mesh job list --all")
+    return found
+
+
+def module_lines(job: int | str, module: str) -> list[str]:
+    """Return the output of the last set-up of a module on each host of a job, each line with the host's number.
+
+    Raises UsageError for a module without logs, and MeshError.
+    """
+    row = show(job)
+    logs: dict[str, dict[int, Path]] = {}
+    for path in (Path(row.directory) / LOGS).glob("*_worker_*.log"):
+        name, _, worker = path.stem.rpartition("_worker_")
+        if worker.isdigit() and name not in COMMAND_NAMES:
+            logs.setdefault(name, {})[int(worker)] = path
+    if module not in logs:
+        there = f"; there are those of {', '.join(sorted(logs))}" if logs else ""
+        raise UsageError(f"job {row.id} has no log of a module {module!r}{there}", hint=f"mesh job show {row.id}")
+    found = []
+    for number, path in sorted(logs[module].items()):
+        try:
+            text = path.read_text("utf-8", "replace")
+        except OSError as error:
+            raise MeshError(f"cannot read {path}: {error.strerror}", hint="mesh runs") from error
+        found += [f"[{number}] {line}" for line in text.splitlines()]
     return found
 
 

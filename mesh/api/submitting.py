@@ -16,7 +16,7 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mesh.api.asked import about_made_machines, in_zone
+from mesh.api.asked import about_login, about_made_machines, in_zone
 from mesh.api.attempts import has_project, with_login
 from mesh.api.choosing import choose_cluster, named_clusters, project_here
 from mesh.api.costing import limit_notices
@@ -99,7 +99,7 @@ def ready_to_submit(wanted: Wanted) -> Ready:
         workspace, variables, more = spec.workspace, {}, ()
     spec = replace(spec, workspace=workspace, env={**variables, **spec.env})
     spec = replace(spec, project_modules=() if spec.modules else modules_of_project(workspace))
-    notices = (*notices, *more, *about_buckets(spec, os.environ))
+    notices = (*notices, *more, *about_login(spec, os.environ), *about_buckets(spec, os.environ))
     spec = completed(spec)
     if indexes:
         members = (replace(spec, array=ArraySpec(index=index, limit=limit)) for index in indexes)

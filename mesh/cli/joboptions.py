@@ -72,6 +72,7 @@ FOLLOW_EVENTS = switch("follow", ("job show",), OUTPUT, "with --events: go on un
 ATTEMPT: Option[int | None] = Option(
     "attempt", ("job logs",), WHICH_RUN, "N", "only this attempt (default: all)", read_number, None
 )
+LOGS_MODULE = text("module", ("job logs",), WHICH_RUN, "NAME", "the last set-up of this module, in place of the ranks")
 TIMEOUT = Option("timeout", ("job wait",), OTHER, "TIME", "wait so long at most, then status 124", read_seconds, None)
 SKIP_SETUP = switch("skip-setup", ("job restart",), COMMAND, "start the command again, and set up nothing")
 FORCE_SETUP = switch("force", ("job restart", "job setup"), COMMAND, "set up modules that are in place as well")

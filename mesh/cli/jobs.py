@@ -214,12 +214,17 @@ def _show_events(given: Given, job: str) -> None:
     examples=(
         ("mesh job logs 42 -f", "through all attempts, until it has ended"),
         ("mesh job logs --attempt 2", "alone"),
+        ("mesh job logs 42 --module gcsfuse", "the set-up of a module, on each host"),
     ),
 )
 def logs(given: Given) -> None:
     """Show what the ranks of a job have printed, in all attempts."""
     from mesh.api.jobruns import job_logs
+    from mesh.api.jobsetup import module_lines
 
+    if given[j.LOGS_MODULE]:
+        show(module_lines(given[j.JOB] or LAST, given[j.LOGS_MODULE]))
+        return
     job_logs(given[j.JOB] or LAST, _output(given), attempt=given[j.ATTEMPT], follow=given[o.FOLLOW], notify=say)
 
 

@@ -113,14 +113,19 @@ def machines(row: JobRow) -> str:
 def why(row: JobRow, now: float) -> str:
     """Return the reason of a job's state, or its progress."""
     if row.silent_since and now - row.silent_since > SILENCE_SHOWN_S:
-        return f"hosts have not answered for {age(now - row.silent_since)}"
+        return f"hosts have not answered for {age(now - row.silent_since)}{_cause(row.silence)}"
     if row.api_silent_since and now - row.api_silent_since > SILENCE_SHOWN_S:
-        return f"the TPU API has not answered for {age(now - row.api_silent_since)}"
+        return f"the TPU API has not answered for {age(now - row.api_silent_since)}{_cause(row.api_silence)}"
     if row.overdue_since:
         return f"its machines are not gone after {age(now - row.overdue_since)}; the deletion is repeated"
     if row.kept_until and row.state == "running":
         return f"{row.reason}, until {time.strftime('%H:%M', time.localtime(row.kept_until))}"
     return row.progress if row.state == "running" and row.progress else row.reason
+
+
+def _cause(silence: str) -> str:
+    """Return why there is no answer, behind the sentence that there is none."""
+    return f": {plain(silence)}" if silence else ""
 
 
 def _painted(row: JobRow, paint: Paint) -> str:
@@ -161,8 +166,8 @@ def job_lines(row: JobRow) -> Iterator[str]:
         "started": moment(row.started) if row.started else "",
         "ended": moment(row.ended) if row.ended else "",
         "exit": "" if row.exit_code is None else f"{row.exit_code} ({row.cause})",
-        "silent": f"hosts, since {moment(row.silent_since)}" if row.silent_since else "",
-        "api": f"silent since {moment(row.api_silent_since)}" if row.api_silent_since else "",
+        "silent": f"hosts, since {moment(row.silent_since)}{_cause(row.silence)}" if row.silent_since else "",
+        "api": f"silent since {moment(row.api_silent_since)}{_cause(row.api_silence)}" if row.api_silent_since else "",
         "undo": f"{leftovers(row.left_on)}: {undo_command(row.id)}" if row.left_on else "",
         "directory": row.directory,
     }

@@ -93,8 +93,19 @@ def _as_tag(flag: str, text: str) -> tuple[str, ...]:
     return (read_name(flag, text),)
 
 
-SELECT = ("run", "exec", "setup", "push", "pull", "check", "ps", "clean")  # commands that pick hosts of a cluster
+SELECT = (
+    "run",
+    "exec",
+    "repl",
+    "setup",
+    "push",
+    "pull",
+    "check",
+    "ps",
+    "clean",
+)  # commands that pick hosts of a cluster
 STARTS = ("run", "exec")
+WITH_PROMPT = (*STARTS, "repl")
 NAMES_RUN = ("attach", "detach", "signal", "restart", "stop", "logs", "stacks")
 SHOWS = ("run", "exec", "attach", "logs", "job attach", "job logs")
 NARRATES = (*STARTS, "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
@@ -137,7 +148,7 @@ ROLES: Option[tuple[Role, ...]] = Option(
 )
 NPROC = Option(
     "nproc",
-    STARTS,
+    WITH_PROMPT,
     RANKS,
     "N|auto",
     "ranks on each host, or auto: one a GPU (default: 1)",
@@ -167,7 +178,7 @@ MASTER_PORT = Option(
 )
 ENV: Option[Mapping[str, str]] = Option(
     "env",
-    STARTS,
+    WITH_PROMPT,
     RANKS,
     "NAME=VALUE",
     "a variable for every rank; repeatable",
@@ -178,7 +189,7 @@ ENV: Option[Mapping[str, str]] = Option(
 )
 ENV_FILES: Option[tuple[str, ...]] = Option(
     "env-file",
-    STARTS,
+    WITH_PROMPT,
     RANKS,
     "FILE",
     "NAME=VALUE lines, masked; repeatable",
@@ -204,7 +215,7 @@ SHOWN = text(
 )
 FOLD = text(
     "fold",
-    SHOWS,
+    (*SHOWS, "repl"),
     OUTPUT,
     "HOW",
     "numbers as ranges, mean, or exact: equal lines only",
@@ -219,7 +230,7 @@ MAD_LABEL = text(
 )
 COLOR = text(
     "color",
-    (*NARRATES, "logs", "check", "ps", "clean", "clusters", "stacks", "runs", *joboptions.WITH_COLOR),
+    (*NARRATES, "repl", "logs", "check", "ps", "clean", "clusters", "stacks", "runs", *joboptions.WITH_COLOR),
     OUTPUT,
     "WHEN",
     "auto, always or never; also NO_COLOR, FORCE_COLOR",
@@ -234,19 +245,21 @@ JSON_LIST = switch(
 )
 JSON_RUNS = switch("json", ("runs",), OUTPUT, "print each run as one JSON object, as in run.json")
 
-GRACE = seconds("grace", (*STARTS, "setup", "stop", "restart", "config"), "from SIGTERM to SIGKILL (default: 10)")
+GRACE = seconds("grace", (*WITH_PROMPT, "setup", "stop", "restart", "config"), "from SIGTERM to SIGKILL (default: 10)")
 DRAIN = seconds("drain", (*STARTS, "config"), "seconds of output after a failure (default: 2)")
 TIMEOUT = seconds("timeout", (*STARTS, "setup", "config"), "end the run after this time (or 30m, 2h), status 124")
-HOST_GRACE = seconds("host-grace", (*STARTS, "config"), "a host silent so long is lost, status 76 (default: 60)")
-LEASE = seconds("lease", (*STARTS, "config"), "time without its client (default: 900, in scripts 60)")
+HOST_GRACE = seconds("host-grace", (*WITH_PROMPT, "config"), "a host silent so long is lost, status 76 (default: 60)")
+LEASE = seconds("lease", (*WITH_PROMPT, "config"), "time without its client (default: 900, in scripts 60)")
 KEEP_GOING = switch(
     "keep-going", STARTS, ENDS, "go on past a failed rank (exec: or unreachable host)", field="keep_going"
 )
 DETACH = switch("detach", STARTS, ENDS, "leave once all ranks run; print the run's id", short="-d", field="detach")
 
-NAME = Option("name", STARTS, OTHER, "NAME", "call the run so, as in `mesh logs NAME`", read_name, "", field="name")
+NAME = Option(
+    "name", WITH_PROMPT, OTHER, "NAME", "call the run so, as in `mesh logs NAME`", read_name, "", field="name"
+)
 TAG: Option[tuple[str, ...]] = Option(
-    "tag", STARTS, OTHER, "TAG", "for `mesh runs --tag`; repeatable", _as_tag, (), joined=add, field="tags"
+    "tag", WITH_PROMPT, OTHER, "TAG", "for `mesh runs --tag`; repeatable", _as_tag, (), joined=add, field="tags"
 )
 
 FRESH = switch("fresh", ("run", "push"), FILES, "remove what hosts made in the workspace", field="fresh")
@@ -268,7 +281,7 @@ UNDO = switch("undo", ("setup",), COMMAND, "undo what modules have set up, and r
 
 WAIT = Option(
     "wait",
-    (*STARTS, "setup", "push"),
+    (*WITH_PROMPT, "setup", "push"),
     SHARING,
     "SECONDS",
     "wait for busy hosts, at most so long (or 10m)",
@@ -287,11 +300,14 @@ MAD_WAIT = Option(
     0.0,
     bare=math.inf,
 )
-SHARE = switch("share", ("run",), SHARING, "run beside others, in a copy of the workspace", field="share")
-EXCLUSIVE = switch(
-    "exclusive", STARTS, SHARING, "refuse hosts with another Unix user's run, status 75", field="exclusive"
+PYTHON = text(
+    "python", ("repl",), RANKS, "PROGRAM", "the interpreter on the hosts (default: python3)", default="python3"
 )
-EVICT = switch("evict", STARTS, SHARING, "end your own processes that hold a device", field="evict")
+SHARE = switch("share", ("run", "repl"), SHARING, "run beside others, in a copy of the workspace", field="share")
+EXCLUSIVE = switch(
+    "exclusive", WITH_PROMPT, SHARING, "refuse hosts with another Unix user's run, status 75", field="exclusive"
+)
+EVICT = switch("evict", WITH_PROMPT, SHARING, "end your own processes that hold a device", field="evict")
 
 DRY_RUN = switch("dry-run", (*STARTS, "mad"), DIAGNOSIS, "print what would be done, and do nothing")
 CHECK = switch("check", STARTS, DIAGNOSIS, "check devices, disk and network of every host first", field="check")

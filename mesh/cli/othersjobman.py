@@ -94,7 +94,7 @@ def status(given: Given) -> None:
             one.accelerator,
             _moment(one.row.started),
             jobman.state_of(one.row),
-            one.row.progress or one.row.reason or "-",
+            _note(one.row),
         ]
         for one in lines
     ]
@@ -102,6 +102,14 @@ def status(given: Given) -> None:
     if given.words and len(lines) == 1:
         log = Path(lines[0].row.directory) / "logs/main_command_worker_0.log"
         show(log.read_text(errors="replace").splitlines()[-TAIL_LINES:] if log.exists() else [])
+
+
+def _note(row: JobRow) -> str:
+    """Return the last step of a job, also after its end; else the reason of its state."""
+    from mesh.cli.jobtable import why
+
+    text = why(row, time.time())
+    return (row.progress if row.progress and text == row.reason else text) or "-"
 
 
 def _moment(seconds: float | None) -> str:

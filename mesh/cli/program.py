@@ -20,6 +20,7 @@ from mesh.cli import (  # noqa: F401
     othersjobman,
     otherstlaunch,
     pods,
+    repl,
     runs,
     serve,
     shells,

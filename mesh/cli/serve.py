@@ -75,7 +75,7 @@ def _status(*, as_json: bool) -> None:
         [
             f"pid {about.pid}, for {since}, mesh {about.version}",
             f"store {about.store}",
-            f"{about.jobs} job{'s' * (about.jobs != 1)} that have not ended, {about.children} hands at work",
+            f"jobs that have not ended: {about.jobs}; hands at work: {about.children}",
             *(f"trouble: {line}" for line in about.trouble),
         ]
     )

@@ -285,6 +285,8 @@ class Row(Struct, frozen=True, kw_only=True):
     overdue_since: float | None = None  # machines were to be deleted then, and are not gone
     kept_until: float | None = None  # it keeps machines of an ended job until then
     kept_from: int | None = None  # with kept_until: that job
+    silence: str = ""  # with silent_since: why its hosts do not answer
+    api_silence: str = ""  # with api_silent_since: why the API does not
 
 
 def row_of(job: Job) -> Row:
@@ -327,6 +329,8 @@ def row_of(job: Job) -> Row:
         overdue_since=min((one.condemned for one in job.generations if _is_overdue(one)), default=None),
         kept_until=job.kept_until or None,
         kept_from=job.kept_from or None,
+        silence=job.silence,
+        api_silence=job.api_silence,
     )
 
 

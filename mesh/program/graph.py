@@ -21,6 +21,7 @@ from mesh.program.runtime.member import needs_run
 
 if TYPE_CHECKING:
     from mesh.config.settings import Options
+    from mesh.core.events import Event
 
 T = TypeVar("T")
 LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -61,6 +62,10 @@ class Node(Struct, frozen=True, kw_only=True):
         return needs_run(self.what)
 
 
+def _unwatched(event: Event) -> None:
+    """Do nothing with an event."""
+
+
 class Graph:
     """Nodes of a program and their wishes, before it is launched."""
 
@@ -85,6 +90,7 @@ class Graph:
         self.options = options
         self.id = f"{name}-{uuid.uuid4().hex[:12]}"
         self.nodes: list[Node] = []
+        self.watch: Callable[[Event], object] = _unwatched  # called with each event of processes, in another thread
 
     def add(self, what: Callable[..., T] | Command, *args: object, **named: object) -> Handle[T] | Group[T]:
         """Add a node, or a group of nodes with ``count=`` or ``per_host=``; return its handle.

@@ -259,6 +259,7 @@ class Processes:
     # ---- events of the run, in a thread of their own
 
     def _handle(self, event: Event) -> None:
+        self._program.watch(event)
         match event:
             case Output(rank=rank, data=data):
                 self._lines.add(rank, data)

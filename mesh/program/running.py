@@ -149,6 +149,11 @@ class Running:
             self._changed.notify_all()
 
     @property
+    def has_ended(self) -> bool:
+        """True once nothing of the program is left."""
+        return self._has_finished
+
+    @property
     def first_stop(self) -> Stop | None:
         """The first reason for the end of the program that has reached this process; None: none yet."""
         return self._ledger.stopped

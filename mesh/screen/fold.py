@@ -124,18 +124,32 @@ class Fold:
 
     def end(self, rank: int, now: float) -> list[Folded]:
         """Note that a rank writes no more: no line waits for it, and its unfinished line ends here."""
-        cutter, bit = self._cutters[rank], 1 << rank
+        bit = 1 << rank
         if not self._running & bit:
             return []
+        shown = self._end_line(rank, now)
+        self._running &= ~bit
+        pending = [group for groups in self._open.values() for group in groups]
+        return [*shown, *self._show(group for group in pending if not self._running & ~group.ranks)]
+
+    def end_all(self, now: float) -> list[Folded]:
+        """Note that no rank writes any more. All that waits is shown, by the lowest rank of each line."""
+        ranks = [rank for rank in self._cutters if self._running & 1 << rank]
+        self._running |= 1 << max(self._cutters, default=0) + 1  # until all have ended, every line may have a writer
+        shown = [one for rank in ranks for one in self._end_line(rank, now)]
+        self._running = 0
+        return [*shown, *self._show(_by_rank([group for groups in self._open.values() for group in groups]))]
+
+    def _end_line(self, rank: int, now: float) -> list[Folded]:
+        """End the unfinished line of a rank."""
+        cutter = self._cutters[rank]
         left = cutter.end()
         if left is not None and left.head is not None:
             shown = self._unfolded(rank, left)
         else:
             shown = self._add(rank, [*cutter.units(left, now), *cutter.give_up_block()])
         self._in_block.discard(rank)
-        self._running &= ~bit
-        pending = [group for groups in self._open.values() for group in groups]
-        return [*shown, *self._show(group for group in pending if not self._running & ~group.ranks)]
+        return shown
 
     def tick(self, now: float) -> list[Folded]:
         """Return the lines that have waited long enough."""
@@ -292,6 +306,24 @@ def _in_order(group: _Group) -> Iterator[_Group]:
         else:
             path.pop()
             yield one
+
+
+def _by_rank(groups: list[_Group]) -> Iterator[_Group]:
+    """Yield all groups that are not shown, each after those that must come before it, else by lowest rank."""
+    missing = {group: sum(not other.is_shown for other in group.before) for group in groups}
+    later: dict[_Group, list[_Group]] = {}
+    for group in groups:
+        for other in group.before:
+            later.setdefault(other, []).append(group)
+    ready = [(group.ranks & -group.ranks, group.number, group) for group, count in missing.items() if not count]
+    heapq.heapify(ready)
+    while ready:
+        group = heapq.heappop(ready)[2]
+        for other in later.get(group, ()):
+            missing[other] -= 1
+            if not missing[other]:
+                heapq.heappush(ready, (other.ranks & -other.ranks, other.number, other))
+        yield group
 
 
 def _earlier(group: _Group) -> Iterator[_Group]:

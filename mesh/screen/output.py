@@ -95,6 +95,13 @@ class RankOutput:
                 if (rank, stream) in self._cutters:
                     self._write_lines(self._cutters[rank, stream].end(), rank, stream)
 
+    def end_all(self, now: float) -> None:
+        """Show all that waits, by rank: no rank writes any more. now: as in ``handle``"""
+        for stream, fold in self._folds.items():
+            self._folded(stream, fold.end_all(now))
+        for (rank, stream), cutter in self._cutters.items():
+            self._write_lines(cutter.end(), rank, stream)
+
     def bars(self) -> list[str]:
         """Return the lines that ranks overprint again and again, for the live lines."""
         if not self._live.is_possible:

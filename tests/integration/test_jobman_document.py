@@ -113,6 +113,24 @@ def test_a_job_by_the_commands_of_jobman(desk: Desk) -> None:
     assert mesh("jobman", "list").out.decode().splitlines()[1:] == []
 
 
+def test_a_job_without_credentials_for_its_tpu(desk: Desk) -> None:
+    desk.home.environ |= {"CLOUDSDK_CONFIG": str(desk.home.path / "none"), "GOOGLE_APPLICATION_CREDENTIALS": "/none"}
+    desk.home.environ["MESH_SERVE"] = "0"
+    (desk.home.project / "f.yaml").write_text(FILE)
+    refused = desk.mesh("jobman", "create", "f.yaml")
+    assert refused.status == 2
+    assert "no project is set" in refused.err
+    assert "or project: below tpu: in the job file" in refused.err
+    made = desk.mesh("jobman", "create", "f.yaml", "--set", "tpu.project=lab")
+    assert made.status == 0, made.err
+    assert "this machine cannot request the TPU: File /none was not found.: gcloud auth application-default" in made.err
+    listed = desk.mesh("jobman", "list").out.decode().splitlines()
+    assert listed[1].split()[3:] == ["v6e-1", "us-east1-d", "N/A", "QUEUEING"]
+    assert listed[2] == "us-east1-d v6e: 0 chips held, 1 asked for"
+    assert desk.mesh("jobman", "delete", "1").status == 0
+    assert desk.mesh("jobman", "list").out.decode().splitlines()[1:] == []
+
+
 @pytest.mark.skipif(bool(missing()), reason=missing() or "nothing")
 def test_the_sizes_of_buckets(desk: Desk) -> None:
     with socket.socket() as free:

@@ -138,6 +138,12 @@ def test_the_quick_start_by_the_commands_of_mesh(world: World) -> None:
         "gcsfuse_worker_1.log",
     ]
     assert all((logs / f"{name}_worker_1.log").exists() for name in ("gcsfuse", "ssh", "docker"))
+    shown = desk.mesh("job", "logs", "1", "--module", "gcsfuse").out.decode().splitlines()
+    told = [(logs / f"gcsfuse_worker_{worker}.log").read_text().splitlines() for worker in (0, 1)]
+    assert shown == [f"[{worker}] {line}" for worker in (0, 1) for line in told[worker]] != []
+    unknown = desk.mesh("job", "logs", "1", "--module", "conda")
+    assert unknown.status == 2
+    assert "job 1 has no log of a module 'conda'; there are those of docker, gcsfuse, " in unknown.err
     assert not (logs / "main_command_worker_1.log").exists()
     assert re.search(r" run \S+ sets up gcsfuse, ssh, docker on ", (logs / "job.log").read_text())
     assert world.mounts() == []  # the job has given its hosts back
@@ -170,6 +176,8 @@ def test_the_quick_start_by_the_commands_of_jobman(world: World) -> None:
     again = mesh("jobman", "gcsfuse", "000001")
     assert again.status == 0, again.err
     assert mesh("jobman", "conda", "1").status == 2
+    pulled = mesh("jobman", "docker", "000001")
+    assert pulled.status == 0, pulled.err
     assert mesh("jobman", "cancel", "000001").status == 0
     world.desk.until(1, "stopped")
     assert mesh("jobman", "list").out.decode().splitlines()[1].split()[-1] == "DEAD"

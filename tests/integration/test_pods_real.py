@@ -260,3 +260,43 @@ def test_clients_killed_at_any_moment_leave_no_pod(home: Home, kube: Cluster) ->
     done = home.mesh("run", "last", "true", within=PATIENT_S)
     assert done.status == 0, done.err
     assert all("-last-" in name for name in kube.phases()), kube.phases()
+
+
+def checked(home: Home, name: str, status: int) -> dict[str, dict[str, tuple[str, str]]]:
+    """Return verdict and detail of each finding of a check, by host."""
+    done = home.mesh("check", "--json", name, within=PATIENT_S)
+    assert done.status == status, done.err
+    return {
+        report["host"]: {one["name"]: (one["verdict"], one["detail"]) for one in report["checks"]}
+        for report in json.loads(done.out)
+    }
+
+
+def test_the_check_makes_no_pod_and_looks_into_those_that_are_there(home: Home, kube: Cluster) -> None:
+    home.clusters(made(2, "resources: {cpu: 10m, memory: 256Mi}", "shm: 512Mi", hold="5m"))
+    before = checked(home, "gpus", 0)["gpus"]
+    assert [before[name][0] for name in ("api", "rights", "admission", "schedule", "image")] == [
+        *("ok", "ok", "ok", "warning", "unknown")
+    ]
+    assert before["schedule"][1] == "0 of 2 pods are there; nodes may not be read"
+    quota = {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "1"}}}
+    kube.ask("POST", kube.path("resourcequotas"), quota)
+    try:
+        assert eventually(lambda: kube.listed("resourcequotas")[0].get("status", {}).get("used"), PATIENT_S)
+        found = checked(home, "gpus", 1)["gpus"]
+        assert found["schedule"] == ("failed", "quota small: 2 pods need 2 of pods, and 1 of 1 are left")
+    finally:
+        kube.ask("DELETE", kube.path("resourcequotas", "small"))
+    assert (kube.phases(), roots(kube)) == ({}, [])
+    up = home.mesh("up", "gpus", within=PATIENT_S)
+    assert up.status == 0, up.err
+    reports = checked(home, "gpus", 0)
+    assert reports.keys() == kube.phases().keys()
+    for found in reports.values():
+        assert {found[name][0] for name in ("api", "rights", "admission", "schedule", "image", "python3")} == {"ok"}
+        assert found["network"][0] == "ok"
+        assert found["shm"][0] == "ok"  # servers from 1.22 on make it as big as was asked for
+        assert "of the limit, 0.3 GB" in found["memory"][1]
+    shown = home.mesh("pods", "show", "gpus", "0", within=PATIENT_S)
+    assert "Scheduled: Successfully assigned" in shown.out.decode()
+    assert home.mesh("down", "gpus", within=PATIENT_S).status == 0

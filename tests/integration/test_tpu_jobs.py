@@ -304,6 +304,7 @@ def changes_nothing(desk: Desk, tpus: Emulator, what: str, jobs: tuple[int, int]
     assert [desk.show(job)["state"] for job in jobs] == ["running", "requesting"], what
     shown = desk.show(jobs[1])
     assert shown["api_silent_since"], what
+    assert shown["api_silence"], what
     assert not shown["silent_since"], what
 
 

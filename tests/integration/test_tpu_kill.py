@@ -71,7 +71,9 @@ class TpuLife(Life):
 
     def live(self) -> None:
         super().live()
-        while not self.is_over():  # the last one was killed while machines were kept
+        deaths = 0
+        while not self.is_over() and len(self.deaths) > deaths:  # the last one was killed while machines were kept
+            deaths = len(self.deaths)
             self._steward(None)
 
     def happen(self) -> None:

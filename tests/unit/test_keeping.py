@@ -27,6 +27,7 @@ from mesh.jobs.events import (
     MachinesPending,
     MachinesReady,
     Made,
+    NotAsked,
     RestartAsked,
     RunEnded,
     RunStarted,
@@ -35,6 +36,7 @@ from mesh.jobs.events import (
     Wished,
 )
 from mesh.jobs.keeping import usable_kinds
+from mesh.jobs.orders import Delete
 from mesh.jobs.place import StorePlace
 from mesh.jobs.queue import Pools, ask_of, hold_of, next_jobs
 from mesh.jobs.store import Store, open_store
@@ -279,6 +281,20 @@ def test_a_keeper_whose_machines_are_lost_ends_and_none_are_made_anew() -> None:
     assert (job.state, job.exit_code) == (State.SUCCEEDED, 0)
     job, orders = decide(keeper(), MachinesLost(time=20.0, generation=1, evidence="PREEMPTED"))
     assert (job.state, [type(one.order).__name__ for one in orders]) == (State.ENDING, ["Delete"])
+
+
+def test_an_api_that_is_silent_for_ten_minutes_lets_nothing_be_forgotten() -> None:
+    job, orders = decide(keeper(), NotAsked(time=20.0, what="tpu", why="403", of_maker=True))
+    assert (job.state, orders) == (State.RUNNING, ())
+    job, orders = decide(job, Timer(time=job.kept_until))
+    for minute in range(10):  # its time is over, and each deletion has no answer
+        ((op, delete),) = [(one.op, one.order) for one in orders]
+        assert isinstance(delete, Delete)
+        job, _ = decide(job, NotAsked(time=200.0 + 60 * minute, op=op, what="tpu", why="403", of_maker=True))
+        assert (job.state, job.generations[0].phase) == (State.ENDING, Phase.RELEASING)
+        job, orders = decide(job, Timer(time=job.retry_at))
+    job, _ = decide(job, MachinesAbsent(time=900.0, op=orders[0].op, generation=1, evidence="not listed"))
+    assert job.state is State.SUCCEEDED
 
 
 def test_a_person_stops_a_keeper_and_cannot_restart_it() -> None:

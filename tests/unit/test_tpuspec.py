@@ -251,7 +251,7 @@ def test_a_cluster_that_is_made(tmp_path: Path) -> None:
 
 def test_the_files_of_the_page(tmp_path: Path) -> None:
     page = (REPOSITORY / "docs/machines.md").read_text()
-    job, cluster, prices, quotas = [part.partition("```")[0] for part in page.split("```yaml\n")[1:]]
+    job, cluster, prices, bill, quotas = [part.partition("```")[0] for part in page.split("```yaml\n")[1:]]
     found = read(tmp_path, job).machines.tpu
     assert found is not None
     assert (found.zones, found.pricing) == (("us-east1-d", "us-east5-b"), Pricing.SPOT)
@@ -259,4 +259,8 @@ def test_the_files_of_the_page(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     assert isinstance(find_cluster("pod", load_clusters(tmp_path / "cluster.yaml", required=True)).source, TpuMade)
     assert read_prices(tmp_path / "prices.yaml").of("v6e", "us-east1-d", "spot") == 0.01
+    (tmp_path / "bill.yaml").write_text(bill)
+    found_bill = read_prices(tmp_path / "bill.yaml").billing
+    assert found_bill is not None
+    assert found_bill.category("Compute Engine", "TPU v6e") == "tpu"
     assert read_quotas(tmp_path / "quotas.yaml")["v5e/us-west4-a/ondemand"] == 16

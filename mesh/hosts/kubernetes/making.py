@@ -271,6 +271,8 @@ class Maker:
                 self._notify.end()
                 return pods
             lasted = time.monotonic() - began
+            if lasted > min(EVENTS_INTERVAL_S, source.start_timeout):
+                events.read(waiting[:EVENTS_PODS])
             reasons = [state.waits_for(pod, events.of(pod)) for pod in waiting]
             line = progress(source.nodes, len(pods) - len(waiting), [text for text, _ in reasons])
             if any(is_final for _, is_final in reasons):
@@ -282,8 +284,6 @@ class Maker:
                 )
             if lasted > FIRST_LINE_S:
                 self._notify.show(f"{self.made.cluster}: {line}", lasted)
-            if lasted > EVENTS_INTERVAL_S:
-                events.read(waiting[:EVENTS_PODS])
             time.sleep(LOOK_INTERVAL_S)
 
     def _watch_command(self) -> str:

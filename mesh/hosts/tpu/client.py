@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -76,6 +77,28 @@ def _transport(tpu_v2: Api, zone: Zone, environ: Mapping[str, str]) -> Api:
     kind = tpu_v2.TpuClient.get_transport_class("grpc")
     host = place.netloc or zone.endpoint or tpu_v2.TpuClient.DEFAULT_ENDPOINT
     return kind(host=host, credentials=credentials(environ))
+
+
+def login_problem(zone: Zone, environ: Mapping[str, str]) -> str:
+    """Return why a request from this machine would have no client or no credentials, with the next step; else ""."""
+    try:
+        is_there = find_spec("google.cloud.tpu_v2") is not None
+    except ModuleNotFoundError:  # of a package above it
+        is_there = False
+    if not is_there:
+        error = needs_client()
+        return f"{error}: {error.hint}"
+    if urlsplit(zone.endpoint).scheme == "http":  # which needs none
+        return ""
+    from google.auth.exceptions import GoogleAuthError
+
+    try:
+        credentials(environ)
+    except MeshError as problem:
+        return f"{problem}: {problem.hint}"
+    except GoogleAuthError as problem:
+        return f"{problem}: {LOG_IN}"
+    return ""
 
 
 def credentials(environ: Mapping[str, str]) -> Api:

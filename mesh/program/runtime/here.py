@@ -24,12 +24,18 @@ class Here:
     attempt: int = 1
 
 
+def _keep_here(kind: str, value: object) -> None:
+    """Send nothing: a node in a thread of the client has no agent."""
+
+
 class Context:
     """A node in this process: its place, its caller, and its stop."""
 
     def __init__(self, here: Here, caller: Caller, stop: "Callable[[int, str], None]") -> None:
         """stop: ends the whole program, with an exit status and a reason"""
         self.here, self.caller, self.stop_program = here, caller, stop
+        # Sends a kind and a value to the client, behind all output that the agent has read; nothing in a thread.
+        self.report: "Callable[[str, object], None]" = _keep_here
         self.stopped = threading.Event()
         self.reason = ""
         self._callbacks: List[Callable[[], object]] = []

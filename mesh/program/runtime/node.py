@@ -64,6 +64,7 @@ class Process:
         attempt = int(environ.get("MESH_ATTEMPT", "0")) + 1
         here = Here(str(about["name"]), label, index, count, hosts[label], int(environ.get("RANK", "0")), attempt)
         self._context = Context(here, caller, self._stop)
+        self._context.report = self._report
         self._server = Server(self._context, int(str(about["concurrency"])), int(str(about["backlog"])), self._die)
         self._listener = Listener(json.loads(environ["MESH_NODE_SOCKETS"]), key_file, self._server.attach)
         self._reporting = threading.Lock()

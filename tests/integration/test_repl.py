@@ -1,0 +1,110 @@
+"""`mesh repl`: one prompt for all ranks, from a pipe and on a terminal, and nothing left of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+
+from mesh.core.ranks import choose_ranks
+from tests.conftest import Home
+from tests.integration.test_attach import runs
+from tests.integration.test_run_directory import problems
+from tests.lab import Lab, eventually
+
+SCRIPT = b"""
+import os
+rank = int(os.environ["RANK"])
+from own import double
+
+def f(n):
+    if n == 5:
+        raise ValueError("five")
+
+    return double(n)
+
+"answer"
+%rank 3 print("only", rank)
+%pull f(rank if rank < 5 else 0)
+%local values = _
+%push total = sum(values)
+total
+for name in ("a", "b"):
+    print(name)
+f(rank)
+print("never")
+"""
+
+
+def shown(text: bytes) -> dict[str, set[int]]:
+    """The ranks that have printed each line. Equal lines that come late on a busy machine are not shown as one."""
+    found: dict[str, set[int]] = {}
+    for line in text.decode().splitlines():
+        label, _, words = line.partition("] ")
+        found.setdefault(words, set()).update(choose_ranks("", label[1:], None) if words else ())
+    return found
+
+
+def test_cells_of_a_pipe_run_on_all_ranks_to_the_first_that_fails(home: Home) -> None:
+    home.files(own__py="def double(n):\n    return 2 * n\n")
+    done = home.mesh("repl", "--nproc", "3", "local:2", stdin=SCRIPT)
+    assert done.status == 1, done.err
+    every = set(range(6))
+    pulled = b"_ = [0, 2, 4, 6, 8, 0]\n"
+    assert done.out.count(pulled) == 1
+    own = {str(2 * rank): {rank} for rank in range(5)}
+    assert shown(done.out.replace(pulled, b"")) == {
+        "'answer'": every,
+        "only 3": {3},
+        "20": every,
+        "a": every,
+        "b": every,
+        **own,
+    }
+    assert "[5] ValueError: five" in done.err
+    assert '[5]   File "<cell' in done.err
+    (directory,) = runs(home).iterdir()
+    assert problems(directory) == []
+    about = json.loads((directory / "run.json").read_text())
+    assert about["cause"] in ("program", "completed")
+
+
+def test_a_script_that_ends_well_and_a_hundred_cells_leave_no_descriptor(home: Home) -> None:
+    count = "len(os.listdir('/proc/self/fd'))"
+    cells = f"import os\nx = 0\nfirst = {count}\n" + "x += 1\n" * 100 + f"{count} <= first + 1\nx\n"
+    done = home.mesh("repl", "local:2", stdin=cells.encode())
+    assert done.status == 0, done.err
+    assert shown(done.out) == {"True": {0, 1}, "100": {0, 1}}
+
+
+def test_ctrl_c_interrupts_the_cell_on_all_ranks_and_a_dead_rank_is_named(home: Home) -> None:
+    with home.terminal("repl", "local:2") as terminal:
+        terminal.expect(b"[0-1] >>> ")
+        terminal.type(b"import os, time; rank = int(os.environ['RANK'])\n")
+        terminal.type(b"print('beg' + 'in'); time.sleep(1000 * rank); 1 / rank\n")
+        terminal.expect(b"rank 0 failed, rank 1 is still running: Ctrl-C interrupts them")
+        terminal.type(b"\x03")
+        terminal.expect(b"[1] KeyboardInterrupt")
+        terminal.type(b"'still ' + 'here'\n")
+        terminal.expect(b"] 'still here'")
+        terminal.type(b"os._exit(3) if rank else None\n")
+        terminal.expect(b"rank 1: exit 3")
+        terminal.type(b"'one ' + 'left'\n")
+        terminal.expect(b"[0] 'one left'")
+        terminal.type(b"\x04")
+        assert terminal.end() == 0, terminal.shown
+    assert "'still ' + 'here'" in (home.path / ".local/state/mesh/repl-history").read_text()
+
+
+def test_nothing_is_left_of_a_prompt_that_is_killed_in_a_cell(pod: Home, lab: Lab) -> None:
+    cells = b"import time\nprint('up', flush=True)\ntime.sleep(1000)\n"
+    client = pod.popen("repl", "pod:0-1", stdin=subprocess.PIPE)
+    assert client.stdin is not None
+    assert client.stdout is not None
+    client.stdin.write(cells)
+    client.stdin.flush()
+    assert b"up" in client.stdout.readline()
+    client.send_signal(signal.SIGKILL)
+    client.communicate()
+    for host in lab.hosts[:2]:
+        assert eventually(lambda h=host: not h.processes(), 60.0), host.processes()

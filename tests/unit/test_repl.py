@@ -1,0 +1,91 @@
+"""The parts of `mesh repl` that decide: lines cut into cells, commands, code of a cell, output by rank."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import subprocess
+import sys
+
+import pytest
+
+from mesh.core.errors import UsageError
+from mesh.program.prompt.cells import COMMANDS, Cells, Command, read_assignment, read_command
+from mesh.program.runtime.shell import compiled, descendants
+from mesh.screen.fold import Fold
+
+SCRIPTS = {
+    "simple statements are cells": ("x = 1\n\n# no cell\nx", ["x = 1", "x"]),
+    "an empty line does not end a block of a script": (
+        "def f():\n    a = 1\n\n    return a\nf()",
+        ["def f():\n    a = 1\n\n    return a", "f()"],
+    ),
+    "else goes on": ("if x:\n    y\nelse:\n    z\nw", ["if x:\n    y\nelse:\n    z", "w"]),
+    "a text of several lines is one": ('s = """a\nb\n"""\ns', ['s = """a\nb\n"""', "s"]),
+    "brackets too": ("f(\n1,\n)\ng", ["f(\n1,\n)", "g"]),
+    "a decorator waits for its function": (
+        "@d\ndef f():\n    pass\nclass C:\n    x = 1",
+        ["@d\ndef f():\n    pass", "class C:\n    x = 1"],
+    ),
+    "a command ends a block": ("for n in x:\n    n\n%ranks 0", ["for n in x:\n    n", "%ranks 0"]),
+    "a broken line is a cell, and the ranks report it": ("x = = 1\ny", ["x = = 1", "y"]),
+}
+
+
+@pytest.mark.parametrize(("text", "cells"), SCRIPTS.values(), ids=SCRIPTS)
+def test_lines_of_a_script(text: str, cells: list[str]) -> None:
+    cutter = Cells(is_typed=False)
+    found = [cell for line in text.split("\n") for cell in cutter.feed(line)]
+    assert [*found, *cutter.end()] == cells
+
+
+def test_an_empty_line_ends_a_typed_block() -> None:
+    cells = Cells(is_typed=True)
+    assert [cells.feed(line) for line in ("if x:", "    y", "")] == [[], [], ["if x:\n    y"]]
+    assert not cells.is_open
+    cells.feed("for n in x:")
+    assert cells.is_open
+    cells.drop()
+    assert cells.feed("z") == ["z"]
+
+
+def test_commands() -> None:
+    assert read_command("%time f(x)") == Command("time", "f(x)")
+    assert read_command("exit()") == read_command("%exit") == Command("exit", "")
+    assert read_command("x % y") is None
+    with pytest.raises(UsageError, match="%pul: no such command") as unknown:
+        read_command("%pul x")
+    assert unknown.value.hint == f"%pull: {COMMANDS['pull']}"
+    for wrong in ("x", "3 = x", "x =", "f(x) = 1"):
+        with pytest.raises(UsageError, match="expected NAME = EXPRESSION"):
+            read_assignment(wrong)
+
+
+def test_the_last_expression_of_a_cell_shows_its_value() -> None:
+    names: dict[str, object] = {}
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        for source in ("x = 20\nx + 1\nx + 2", "y = x", "None"):
+            for part in compiled(source, "<cell 1>"):
+                exec(part, names)
+    assert shown.getvalue() == "22\n"
+    assert names["y"] == 20
+
+
+def test_processes_below_this_one_are_found_through_their_parents() -> None:
+    script = "import os, subprocess, sys; p = subprocess.Popen(['cat'], stdin=0); print(p.pid, flush=True); p.wait()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        grandchild = int(child.stdout.readline())
+        assert descendants(child.pid) == [grandchild]
+        child.stdin.close()
+
+
+def test_what_waits_at_the_end_of_a_cell_is_shown_by_rank() -> None:
+    fold = Fold(range(3))
+    for rank, text in ((2, b"c\nlast"), (1, b"b\nlast"), (0, b"a\nlast")):
+        assert fold.feed(rank, text, 0.0) == []
+    shown = [(one.ranks, one.text) for one in fold.end_all(0.0)]
+    assert shown == [(1, b"a"), (2, b"b"), (4, b"c"), (7, b"last")]
+    assert not fold.is_waiting
