@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.carriers import carriers
 from benchmarks.check import check
 from benchmarks.kill import kill
 from benchmarks.launch import launch
@@ -50,7 +51,7 @@ ranks in [scale.md](scale.md).
 """
 LOGS = "# How fast output comes through\n\nWritten by `inv dev.bench --rows logs --write`.\n"
 SYNC = "# How fast the workspace travels\n\nWritten by `inv dev.bench --rows sync --write`.\n"
-PERFORMANCE = Page(DOCS / "performance.md", INTRODUCTION, ("launch", "loop", "kill", "check", "steady"))
+PERFORMANCE = Page(DOCS / "performance.md", INTRODUCTION, ("launch", "loop", "kill", "check", "steady", "carriers"))
 PROGRAMS = """\
 # How fast programs are
 
@@ -64,6 +65,7 @@ ROWS: dict[str, tuple[Row, Page, Chosen]] = {
     "kill": (kill, PERFORMANCE, Chosen()),
     "check": (check, PERFORMANCE, Chosen()),
     "steady": (steady, PERFORMANCE, Chosen(hosts=(32,))),
+    "carriers": (carriers, PERFORMANCE, Chosen(rounds=3)),
     "logs": (logs, Page(DOCS / "logs-performance.md", LOGS, ("logs",)), Chosen(rounds=3)),
     "sync": (sync, Page(DOCS / "sync-performance.md", SYNC, ("sync",)), Chosen(rounds=3)),
     "orphans": (orphans, RELIABILITY, Chosen()),
