@@ -156,7 +156,7 @@ def ask_agents(
     for found in where.clusters:
         if where.record and where.record.hosts:
             found = with_hosts(found, where.record.hosts)
-        inquiry = ask(found, Question(message=question, answer_s=answer_s))
+        inquiry = ask(found, Question(message=question, answer_s=answer_s), busy=answer_s)
         troubles += told_failures(found, inquiry)
         answers += inquiry.replies(kind).values()
     if troubles:

@@ -206,12 +206,18 @@ def ask(
     *,
     reach: float = math.inf,
     quiet: bool = False,
+    busy: float = 0.0,
 ) -> Inquiry:
-    """Ask every host. then: as with Inquiry; reach: as reach_limit_s of Parts; quiet: as with Showing"""
+    """Ask every host.
+
+    then: as with Inquiry; reach: as reach_limit_s of Parts; quiet: as with Showing
+    busy: seconds for which a host may answer no beat, because it waits for what was asked
+    """
     from mesh.engine.inquiry import Inquiry
 
     spec = make_spec(Project(workspace=Path("/"), named=False), DEFAULTS, ())
-    spec = knowing_secrets(replace(spec, sync=False, lock=False))
+    rules = replace(spec.rules, host_grace=max(spec.rules.host_grace, busy))
+    spec = knowing_secrets(replace(spec, sync=False, lock=False, rules=rules))
     placement = place_ranks(cluster.hosts)
     inquiry = Inquiry(placement, question, then)
     showing = Showing(kept=False, quiet=quiet)

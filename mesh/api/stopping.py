@@ -22,6 +22,7 @@ from mesh.protocol.replies import NewProcess, NewProcesses, Stopped
 from mesh.rundir.records import State
 
 GRACE_S = 10.0  # of a run that this machine has no record of
+HOST_GRACE_MARGIN_S = 30.0  # beyond the grace, until a host that ends a run counts as lost
 ANSWER_MARGIN_S = 10.0  # beyond the grace, for SIGKILL to take effect and for the new process to start
 ASKING_MARGIN_S = 15.0  # beyond that, for the process that asks the agents
 
@@ -71,10 +72,11 @@ def stop_found(where: FoundRun, grace: float | None = None) -> set[str]:
     Raises MeshError if something is left or a host cannot be asked.
     """
     message = Stop(run=where.run, grace=grace)
+    busy = HOST_GRACE_MARGIN_S + _grace(where, grace)
     stopped: set[str] = set()
     troubles = list(where.problems)
     for found in where.clusters:
-        inquiry = ask(found, Question(message=message, answer_s=STOP_TIMEOUT_S))
+        inquiry = ask(found, Question(message=message, answer_s=STOP_TIMEOUT_S), busy=busy)
         troubles += told_failures(found, inquiry)
         for node, answer in inquiry.replies(Stopped).items():
             stopped |= {one.run for one in answer.stopped}
