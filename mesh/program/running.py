@@ -208,7 +208,9 @@ class Running:
             result = self.wait()
             if result.reason == "detached":
                 return
-            raise MeshError(f"{', '.join(late)}: not started: {result.why or result.reason}", hint=self._logs_hint())
+            error = MeshError(f"{', '.join(late)}: not started: {result.why or result.reason}", hint=self._logs_hint())
+            error.exit_code = result.exit_code or error.exit_code  # as `mesh run` exits: 75 if a host is busy
+            raise error
         if stop is None and late:
             self.end(Stop(reason="timeout", code=125, why=f"not ready within {timeout:g} s: {', '.join(late)}"))
             self.wait()
