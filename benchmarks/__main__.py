@@ -1,10 +1,10 @@
 """Measures mesh, beside other tools or another revision of itself, and writes what it found into docs/.
 
-    python -m benchmarks [ROW ...] [--hosts 8,32,128] [--rounds 5] [--against REV] [--peers VENV] [--write]
+    python -m benchmarks [ROW ...] [--hosts 8,32,128] [--rounds 5] [--against REV] [--peers VENV,...] [--write]
 
-Needs root, for test hosts made of namespaces. Other tools that are not installed are named as missing. ``--peers``: a
-virtual environment with more of them (``pip install ansible-core parallel-ssh``). ``--against`` compares two revisions
-of mesh in one run and writes nothing.
+Needs root, for test hosts made of namespaces. Other tools that are not installed are named as missing. ``--peers``:
+virtual environments with more of them (``pip install ansible-core parallel-ssh``; for the row programs ``ray grpcio
+pyzmq numpy``). ``--against`` compares two revisions of mesh in one run and writes nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.carriers import carriers
 from benchmarks.check import check
 from benchmarks.kill import kill
 from benchmarks.launch import launch
+from benchmarks.libraries import libraries
 from benchmarks.logs import logs
 from benchmarks.loop import loop
 from benchmarks.orphans import orphans
@@ -49,18 +51,26 @@ ranks in [scale.md](scale.md).
 """
 LOGS = "# How fast output comes through\n\nWritten by `inv dev.bench --rows logs --write`.\n"
 SYNC = "# How fast the workspace travels\n\nWritten by `inv dev.bench --rows sync --write`.\n"
-PERFORMANCE = Page(DOCS / "performance.md", INTRODUCTION, ("launch", "loop", "kill", "check", "steady"))
-PROGRAMS = "# How fast programs are\n\nWritten by `inv dev.bench --rows programs --write`.\n"
+PERFORMANCE = Page(DOCS / "performance.md", INTRODUCTION, ("launch", "loop", "kill", "check", "steady", "carriers"))
+PROGRAMS = """\
+# How fast programs are
+
+Written by `inv dev.bench --rows programs,libraries --peers VENV --write`, where VENV is made by `python3 -m venv VENV`
+and `VENV/bin/pip install ray grpcio pyzmq numpy`. [Programs](programs.md) are Python nodes that call each other.
+"""
+PROGRAMS_PAGE = Page(DOCS / "programs-performance.md", PROGRAMS, ("programs", "libraries"))
 ROWS: dict[str, tuple[Row, Page, Chosen]] = {
     "launch": (launch, PERFORMANCE, Chosen()),
     "loop": (loop, PERFORMANCE, Chosen()),
     "kill": (kill, PERFORMANCE, Chosen()),
     "check": (check, PERFORMANCE, Chosen()),
     "steady": (steady, PERFORMANCE, Chosen(hosts=(32,))),
+    "carriers": (carriers, PERFORMANCE, Chosen(rounds=3)),
     "logs": (logs, Page(DOCS / "logs-performance.md", LOGS, ("logs",)), Chosen(rounds=3)),
     "sync": (sync, Page(DOCS / "sync-performance.md", SYNC, ("sync",)), Chosen(rounds=3)),
     "orphans": (orphans, RELIABILITY, Chosen()),
-    "programs": (programs, Page(DOCS / "programs-performance.md", PROGRAMS, ("programs",)), Chosen(rounds=3)),
+    "programs": (programs, PROGRAMS_PAGE, Chosen(rounds=3)),
+    "libraries": (libraries, PROGRAMS_PAGE, Chosen(hosts=(), rounds=5)),
     "scale": (scale, Page(DOCS / "scale.md", "", ("scale",)), Chosen(hosts=(250, 1000, 4000))),
 }
 DUELS = ("launch", "loop", "kill", "check", "logs", "sync")  # what compares revisions
@@ -103,7 +113,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--hosts", type=numbers, help="how many, as 8,32,128")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--against", metavar="REV", default="")
-    parser.add_argument("--peers", metavar="VENV", type=Path)
+    parser.add_argument("--peers", metavar="VENV,...", default="")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args(words)
     names = given.rows or list(DUELS if given.against else ROWS)
@@ -111,8 +121,8 @@ def main(words: Sequence[str] | None = None) -> None:
         parser.error(f"no such row{' for two revisions' * bool(given.against)}: {', '.join(unknown)}")
     if given.against and given.write:
         parser.error("--against writes no page")
-    if given.peers:
-        os.environ["PATH"] += f":{given.peers.resolve() / 'bin'}"
+    for place in filter(None, given.peers.split(",")):
+        os.environ["PATH"] += f":{Path(place).resolve() / 'bin'}"
     with contextlib.ExitStack() as resources:
         variants = [OURS]
         if given.against:

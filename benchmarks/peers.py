@@ -60,7 +60,7 @@ def peers(stage: Stage, command: str) -> list[Contestant]:
     inventory.write_text("".join(f"{one} ansible_python_interpreter=/usr/bin/python3\n" for one in addresses))
     ansible = ["ansible", "all", "-i", str(inventory), "-u", "root", "--private-key", key, "-f", wide]
     pssh = shutil.which("parallel-ssh") and "parallel-ssh"
-    library = _python_with("pssh.clients")
+    library = python_with("pssh.clients")
     return [
         _tool(stage, "pdsh", ["pdsh", "-R", "ssh", "-l", "root", "-f", wide, "-w", listed, command], "Debian: pdsh"),
         _tool(
@@ -116,7 +116,7 @@ def _tool(stage: Stage, name: str, argv: Sequence[str], source: str = "") -> Con
 
 
 @functools.cache
-def _python_with(module: str) -> str:
+def python_with(module: str) -> str:
     """An interpreter on PATH, or ours, that can import a module; "" if there is none."""
     places = [os.path.join(place, "python3") for place in os.environ["PATH"].split(os.pathsep)]
     for python in [sys.executable, *filter(os.path.exists, places)]:

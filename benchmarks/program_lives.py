@@ -42,7 +42,7 @@ class Learner:
 
 def whole(hosts: Sequence[str]) -> object:
     """Run actors on all hosts but the last, and a learner there, to the end; return the learner's value."""
-    program = Program("whole", cluster="pod", python=sys.executable)
+    program = Program("whole", cluster="pod")
     actors = program.add(Actor, on=list(hosts[:-1]), per_host=2)
     program.add(Learner, actors, on=hosts[-1])
     with program.launch() as running:
@@ -52,7 +52,7 @@ def whole(hosts: Sequence[str]) -> object:
 
 def ended(hosts: Sequence[str]) -> object:
     """Return the seconds from ``stop`` in a node to the end of the last one; two nodes on each host wait for it."""
-    program = Program("ended", cluster="pod", python=sys.executable)
+    program = Program("ended", cluster="pod")
     actors: Any = program.add(Actor, on=list(hosts), per_host=1)
     program.add(wait_for_stop, on=list(hosts), per_host=1, label="waits")
     with program.launch() as running:

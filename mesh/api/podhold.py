@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from mesh.api.holding import check_idle
+from mesh.backends.pods import state
+from mesh.backends.pods.objects import Pod
 from mesh.config.podspec import MadePods
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.statusline import StatusLine
 from mesh.hosts.interfaces import Purpose
+from mesh.hosts.kubernetes import render
 from mesh.hosts.kubernetes.made import MadePodSource, make, maker_of
 from mesh.hosts.kubernetes.records import PodsRecords
 
@@ -77,12 +80,17 @@ def _down(cluster: Cluster, notify: Notify, *, is_forced: bool) -> bool:
     """Delete the pods of a cluster in one place; return False if there are none. Raises as ``down_pods``."""
     api, maker = maker_of(cluster, StatusLine(notify))
     with api:
+        recorded = maker.recorded()
         root = maker.root()
         if root is None:
-            maker.forget()
+            maker.forget(recorded)
             return False
-        if not is_forced and any(pod.status.phase == "Running" for pod in maker.pods(root.metadata.uid)):
+        if not is_forced and any(_may_have_a_run(pod) for pod in maker.pods(root.metadata.uid)):
             check_idle(MadePodSource().find(cluster, Purpose.ASK))
         maker.delete(root)
     notify(f"{cluster.name}: its pods in namespace {api.place.namespace} are deleted")
     return True
+
+
+def _may_have_a_run(pod: Pod) -> bool:
+    return state.runs(pod, render.CONTAINER) and not state.is_over(pod)

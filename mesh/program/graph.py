@@ -107,7 +107,7 @@ class Graph:
         try:
             options = convert(own, NodeOptions)
         except ValidationError as error:
-            name = str(error).rpartition("$.")[2].rstrip("`")
+            name = re.split(r"\W", str(error).rpartition("$.")[2])[0]  # of the option, without what is in it
             hint = f"{name}={getattr(NodeOptions(), name)!r} is the default" if hasattr(NodeOptions(), name) else ""
             raise UsageError(f"{_name_of(what)}: {name}=: {str(error).partition(' - at')[0]}", hint=hint) from error
         if not (callable(what) or isinstance(what, Command)):

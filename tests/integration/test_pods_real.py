@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,13 @@ def roots(kube: Cluster) -> list[str]:
 def files_of(kube: Cluster, text: str) -> list[Path]:
     """Return the root directories of the containers with a process of this text."""
     return [Path(f"/proc/{pid}/root") for pid in kube.pids(text)]
+
+
+def command_lines() -> Iterator[bytes]:
+    """Yield the command line of each process of this machine."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has just ended
+            yield path.read_bytes()
 
 
 def wait_until_up(kube: Cluster, count: int, client: subprocess.Popen[bytes], text: str = SLEEP) -> None:
@@ -136,7 +144,8 @@ def test_an_api_server_that_is_killed_and_started_again_ends_no_run(home: Home, 
     kube.kill("kube-apiserver")
     try:
         for root in files_of(kube, "sh -c for i in"):
-            (root / "mesh/go").touch()
+            with contextlib.suppress(OSError):  # a fork of the shell, which has become a program and ended
+                (root / "mesh/go").touch()
     finally:
         kube.start_api()
         kube.wait_for_api()
@@ -237,7 +246,7 @@ def test_no_secret_stands_in_an_object_an_event_or_a_command_line(home: Home, ku
     client = home.popen("run", "--grace", "1", "gpus", "sh", "-c", text)
     wait_until_up(kube, 2, client)
     objects = [kube.listed(kind) for kind in ("pods", "configmaps", "events", "secrets", "services")]
-    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    lines = list(command_lines())
     client.send_signal(signal.SIGINT)
     status, err = end_of(client)
     assert status == 130, err
@@ -249,7 +258,7 @@ def test_no_secret_stands_in_an_object_an_event_or_a_command_line(home: Home, ku
 def test_clients_killed_at_any_moment_leave_no_pod(home: Home, kube: Cluster) -> None:
     moments_s = (0.6, 1.0, 1.5, 2.0, 3.0)
     names = [f"c{number}" for number in range(len(moments_s))]
-    home.clusters("".join(made(2, name=name).replace("120s", "15s") for name in (*names, "last")))
+    home.clusters("".join(made(2, name=name).replace("120s", "15s") for name in names) + made(2, name="last"))
     for name, moment in zip(names, moments_s, strict=True):
         client = home.popen("run", name, "sh", "-c", f"exec {SLEEP}")
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -273,7 +282,7 @@ def checked(home: Home, name: str, status: int) -> dict[str, dict[str, tuple[str
 
 
 def test_the_check_makes_no_pod_and_looks_into_those_that_are_there(home: Home, kube: Cluster) -> None:
-    home.clusters(made(2, "resources: {cpu: 10m, memory: 256Mi}", "shm: 512Mi", hold="5m"))
+    home.clusters(made(2, "resources: {memory: 256Mi}", "shm: 512Mi", hold="5m"))
     before = checked(home, "gpus", 0)["gpus"]
     assert [before[name][0] for name in ("api", "rights", "admission", "schedule", "image")] == [
         *("ok", "ok", "ok", "warning", "unknown")

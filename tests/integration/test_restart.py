@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.conftest import Home
 from tests.integration.test_attach import left, runs
 from tests.integration.test_run_directory import problems
-from tests.lab import Lab, eventually
+from tests.lab import Lab, TestHost, eventually
 
 # A rank that goes on after SIGTERM, with a child of its own, until a file says that it is enough.
 WORK = """
@@ -35,15 +35,20 @@ def has_printed(home: Home, rank: int, text: str) -> bool:
     return any(text in file.read_text() for file in runs(home).glob(f"*/logs/rank-{rank:04d}.out"))
 
 
+def of_ranks(host: TestHost) -> list[tuple[int, str]]:
+    """The processes of ranks on a host: agents that have answered a question may be on their way out."""
+    return [one for one in host.processes() if "work.py" in one[1] or "98762" in one[1]]
+
+
 def test_a_rank_gets_a_new_process_and_the_other_ranks_keep_theirs(pod: Home, lab: Lab) -> None:
     pod.files(work__py=WORK)
     client = pod.popen("run", "--env", "ENOUGH=/root/enough", "pod:0-1", "python3", "work.py")
     assert eventually(lambda: all(has_printed(pod, rank, "up") for rank in (0, 1)), 60.0)
-    before = [host.processes() for host in lab.hosts[:2]]
-    done = pod.mesh("restart", "last", "--rank", "1", "--on", lab.hosts[1].address, "--grace", "0.5")
+    before = [of_ranks(host) for host in lab.hosts[:2]]
+    done = pod.mesh("restart", "last", "--rank", "1", "--on", lab.hosts[1].address, "--grace", "2")
     assert (done.status, done.out.startswith(b"rank 1 started again on ")) == (0, True), done.err
-    assert eventually(lambda: has_printed(pod, 1, "up 1 1"), 20.0)
-    now = [host.processes() for host in lab.hosts[:2]]
+    assert eventually(lambda: has_printed(pod, 1, "up 1 1"), 60.0)
+    now = [of_ranks(host) for host in lab.hosts[:2]]
     assert now[0] == before[0]
     assert [len([one for one in there if "sleep 98762" in one[1]]) for there in now] == [1, 1]
     refused = pod.mesh("restart", "last", "--rank", "1", "--on", "nowhere")
@@ -68,7 +73,7 @@ def test_a_rank_of_a_detached_run_is_started_again_and_what_cannot_be_is_refused
     enough = tmp_path / "enough"
     home.files(work__py=WORK)
     run = left(home, "--env", f"ENOUGH={enough}", "local:3", "sh", "-c", "[ $RANK = 2 ] || exec python3 work.py")
-    assert eventually(lambda: b"up 1" in home.mesh("logs", run, "--rank", "1").out, 30.0)
+    assert eventually(lambda: b"up 1" in home.mesh("logs", run, "--rank", "1").out, 60.0)
     ended = home.mesh("restart", run, "--rank", "2")
     assert (ended.status, "rank 2 on local-2: not started again (it has ended)" in ended.err) == (125, True), ended.err
     unknown = home.mesh("restart", run, "--rank", "0,7")
@@ -77,7 +82,7 @@ def test_a_rank_of_a_detached_run_is_started_again_and_what_cannot_be_is_refused
     assert (elsewhere.status, "rank 0 is on local-0" in elsewhere.err) == (2, True), elsewhere.err
     again = home.mesh("restart", run, "--rank", "0-1", "--grace", "0.2")
     assert (again.status, again.out.count(b"started again")) == (0, 2), again.err
-    assert eventually(lambda: b"up 1 1" in home.mesh("logs", run, "--rank", "1").out, 30.0)
+    assert eventually(lambda: b"up 1 1" in home.mesh("logs", run, "--rank", "1").out, 60.0)
     enough.touch()
     done = home.mesh("attach", run, "--from", "start")
     assert done.status == 1, done.err
@@ -93,7 +98,7 @@ def test_nothing_is_left_of_clients_that_are_killed_in_the_middle(pod: Home, lab
     client = pod.popen("run", "--grace", "1", "--env", "ENOUGH=/root/enough", "pod:0-1", "python3", "work.py")
     assert eventually(lambda: all(has_printed(pod, rank, "up") for rank in (0, 1)), 60.0)
     asking = pod.popen("restart", "last", "--rank", "1", "--grace", "600")
-    assert eventually(lambda: "term" in log(pod, 1), 20.0)
+    assert eventually(lambda: "term" in log(pod, 1), 60.0)
     asking.send_signal(signal.SIGKILL)
     asking.communicate()
     client.send_signal(signal.SIGKILL)

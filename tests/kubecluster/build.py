@@ -21,6 +21,9 @@ DEBIAN_PACKAGES = (  # everything else that a cluster is made of
     "runc",
     "containernetworking-plugins",
     "golang-1.19-go",
+    "gcc",  # links the kubelet
+    "libc6-dev",
+    "python3",  # for the image of pods
     "golang-github-modern-go-reflect2-dev",
     "dpkg-dev",
     "iptables",
@@ -30,7 +33,8 @@ DEBIAN_PACKAGES = (  # everything else that a cluster is made of
 GO = "/usr/lib/go-1.19/bin/go"
 # The vendored one does not know the map iterators of this Go.
 REFLECT2 = "/usr/share/gocode/src/github.com/modern-go/reflect2"
-KEYRING_SOURCES = Path("/etc/apt/sources.list.d/debian.sources")
+# Of newer images, and of older ones.
+APT_SOURCES = (Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list"))
 LOW = ("nice", "-n19", "ionice", "-c3")  # priority
 BUILD_TIMEOUT_S = 7200.0  # with the lowest priority on a busy machine
 STEP_TIMEOUT_S = 1200.0
@@ -70,12 +74,15 @@ class _AptSources:
         self.directory, self._log = directory, log
         for part in ("lists/partial", "archives/partial"):
             (directory / part).mkdir(parents=True, exist_ok=True)
-        if not KEYRING_SOURCES.exists():
-            raise BuildFailed(f"{KEYRING_SOURCES}: there is no such file, from which source entries are made")
-        sources = re.sub(r"(?m)^Types:.*$", "Types: deb-src", KEYRING_SOURCES.read_text())
-        (directory / "source.sources").write_text(sources)
+        found = next((place for place in APT_SOURCES if place.exists()), None)
+        if found is None:
+            places = " and ".join(map(str, APT_SOURCES))
+            raise BuildFailed(f"{places}: there is no such file, from which source entries are made")
+        sources = re.sub(r"(?m)^Types:.*$", "Types: deb-src", found.read_text())
+        source = directory / f"source{found.suffix}"
+        source.write_text(re.sub(r"(?m)^deb(?=[ \t])", "deb-src", sources))
         self._options = [
-            f"-oDir::Etc::sourcelist={directory}/source.sources",
+            f"-oDir::Etc::sourcelist={source}",
             "-oDir::Etc::sourceparts=-",
             f"-oDir::State::lists={directory}/lists",
             f"-oDir::Cache={directory}",

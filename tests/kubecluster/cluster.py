@@ -27,6 +27,7 @@ from tests.lab import LabError, eventually, sh
 NAMESPACE = "team"
 PORT, ETCD = 6443, f"http://{SERVER}:2379"
 NODES = ("node-1", "node-2")
+PREFIX = "mesh-kube-"  # of the directory
 ADMIN, USER = "admin", "ana"
 START_S = 180.0  # for all parts to come up, on a machine with much to do
 Object = dict[str, Any]
@@ -89,16 +90,18 @@ class Cluster:
     """The cluster; a context manager."""
 
     def __init__(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="mesh-kube-"))
         self.tokens = {name: secrets.token_hex(16) for name in (ADMIN, USER)}
-        self.control = Machine("control", self.directory, is_node=False)
-        self.nodes = [Machine(name, self.directory, is_node=True) for name in NODES]
         self._pids: dict[str, int] = {}  # of programs, by "MACHINE/PROGRAM"
 
     def __enter__(self) -> Cluster:
         cache_directory().mkdir(parents=True, exist_ok=True)
         self._lock = (cache_directory() / "cluster.lock").open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):  # by a run that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        self.directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self.control = Machine("control", self.directory, is_node=False)
+        self.nodes = [Machine(name, self.directory, is_node=True) for name in NODES]
         try:
             self._up()
         except BaseException:
@@ -331,7 +334,7 @@ class Cluster:
     def _write_files(self) -> None:
         images.write_images(self.directory)
         key = self.directory / "accounts.key"
-        sh("openssl", "genrsa", "-out", str(key), "2048")
+        sh("ssh-keygen", "-q", "-t", "rsa", "-b", "2048", "-m", "PEM", "-N", "", "-f", str(key))
         groups = {ADMIN: '"system:masters"', USER: '"people"'}
         lines = [f"{token},{name},{name},{groups[name]}\n" for name, token in self.tokens.items()]
         (self.directory / "tokens.csv").write_text("".join(lines))

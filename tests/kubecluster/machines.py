@@ -19,6 +19,7 @@ BRIDGE, CGROUP = "mesh-kube", "mesh-kube"
 NETWORK = "10.83"
 SERVER = f"{NETWORK}.0.1"  # the bridge's own address
 CGROUPS = Path("/sys/fs/cgroup")
+CPU_SHARES = 16 * 1024  # as 16 processes have together
 GONE_S = 30.0  # for processes that were killed to be gone
 
 # $1: its directory here. The first process of a machine ends when its standard input does.
@@ -139,6 +140,8 @@ def make_cgroups(names: Sequence[str]) -> None:
         top = hierarchy / CGROUP
         for place in (top, *(top / name for name in names)):
             place.mkdir(exist_ok=True)
+            if (place / "cpu.shares").exists():  # a group has those of one process, and shall have those of its pods
+                (place / "cpu.shares").write_text(str(CPU_SHARES))
             for file in ("cpuset.cpus", "cpuset.mems"):  # a new group has none
                 if (place / file).exists() and not (place / file).read_text().strip():
                     (place / file).write_text((place.parent / file).read_text())
@@ -146,7 +149,8 @@ def make_cgroups(names: Sequence[str]) -> None:
 
 def clear() -> None:
     """Remove what the kernel keeps of a cluster by name; kill what still runs in its control groups."""
-    sh("ip", "link", "del", BRIDGE, check=False)
+    for link in Path("/sys/class/net").glob(f"{BRIDGE}*"):  # cables too: the network of a killed node ends later
+        sh("ip", "link", "del", link.name, check=False)
     deadline = time.monotonic() + GONE_S
     for hierarchy in _hierarchies():
         while (hierarchy / CGROUP).exists() and time.monotonic() < deadline:

@@ -377,12 +377,85 @@ def test_a_signal_while_pods_start_deletes_them(cluster: StandIn, tmp_path: Path
             os.kill(os.getpid(), number)
 
     made = Made(cluster="g", user="u", source=source)
-    with api, pytest.raises((SystemExit, KeyboardInterrupt)) as caught:
-        Maker(api, made, PodsRecords(os.environ), StatusLine(say)).ensure()
+    usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    before = signal.signal(number, usual)  # what runs in the background of a shell, or by nohup, has some ignored
+    try:
+        with api, pytest.raises((SystemExit, KeyboardInterrupt)) as caught:
+            Maker(api, made, PodsRecords(os.environ), StatusLine(say)).ensure()
+        assert signal.getsignal(number) is usual
+    finally:
+        signal.signal(number, before)
     if number != signal.SIGINT:
         assert caught.value.args == (128 + number,)
     assert cluster.objects == {"pods": {}, "configmaps": {}}
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("words", [("ps", "gpus"), ("ssh", "gpus:1")])
+def test_a_question_while_pods_start_names_their_state(
+    cluster: StandIn, tmp_path: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    api, mine = maker(tmp_path)
+    root, _ = mine._create_root()
+    mine._create(root, range(3), [])
+    api.close()
+    run(["mesh", *words])
+    assert "gpus: none of its 3 pods runs\n       mesh pods show gpus" in capfd.readouterr().err
+
+
+def test_a_dry_run_while_pods_start_names_them(
+    cluster: StandIn, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    api, mine = maker(tmp_path)
+    root, _ = mine._create_root()
+    mine._create(root, range(3), [])
+    api.close()
+    project = tmp_path / "project"
+    project.mkdir()
+    os.chdir(project)
+    assert run(["mesh", "run", "--dry-run", "gpus", "true"]) == 0
+    out = capfd.readouterr().out
+    assert all(name in out for name in cluster.objects["pods"])
+
+
+def test_a_root_that_is_made_during_a_look_stays_ours(cluster: StandIn, tmp_path: Path) -> None:
+    api, mine = maker(tmp_path)
+    with api:
+        seen = mine.recorded()
+        root, _ = mine._create_root()  # by another command, after the look that found none
+        mine.forget(seen)
+        assert mine.root() == root
+        cluster.remove("configmaps", root.metadata.name)
+        mine.forget(mine.recorded())
+        assert PodsRecords(os.environ).read() == []
+
+
+def test_a_root_whose_creation_was_answered_by_a_failure_is_ours(cluster: StandIn, tmp_path: Path) -> None:
+    api, mine = maker(tmp_path)
+    cluster.refused["create configmaps"] = Refused(504, "the request timed out", "Timeout")
+    with api, pytest.raises(MeshError):
+        mine._create_root()
+    (mark,) = (place.stem for place in (tmp_path / "state").rglob("pods/*.json"))
+    made = msgspec.structs.replace(mine.made, mark=mark)  # the server has made it all the same
+    cluster.add("configmaps", cast("dict[str, Any]", render.root_object(made)))
+    api, mine = maker(tmp_path)
+    with api:
+        assert mine.root() is not None
+    assert len(PodsRecords(os.environ).read()) == 1
+
+
+def test_down_asks_no_pod_that_is_being_deleted_or_whose_container_has_ended(cluster: StandIn, tmp_path: Path) -> None:
+    api, mine = maker(tmp_path)
+    root, _ = mine._create_root()
+    mine._create(root, range(2), [])
+    api.close()
+    first, second = sorted(cluster.objects["pods"])
+    states = {"running": {}}, {"terminated": {"exitCode": 0}}
+    for name, found in zip((first, second), states, strict=True):
+        status = {"name": render.CONTAINER, "image": "x", "state": found}
+        cluster.change_status(name, phase="Running", containerStatuses=[status])
+    cluster.objects["pods"][first]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    down("gpus")
+    assert cluster.objects == {"pods": {}, "configmaps": {}}
 
 
 def test_pods_that_wait_without_their_command_are_removed(cluster: StandIn, tmp_path: Path) -> None:

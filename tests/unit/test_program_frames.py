@@ -1,4 +1,4 @@
-"""Frames of links between nodes, whatever the pieces in which their bytes arrive."""
+"""Values and frames between nodes, whatever the pieces in which their bytes arrive."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import itertools
 import mmap
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,8 +20,15 @@ from mesh.engine.credentials import make_credentials
 from mesh.program.runtime.errors import LinkRefused
 from mesh.program.runtime.frames import CREDIT, HEAD, MAPPED_BYTES, MARK, Frame, read_frame
 from mesh.program.runtime.links import AHEAD_BYTES, SocketLink, TlsStream, tls_context
-from tests.conftest import PATIENCE
+from tests.conftest import PATIENCE, REPOSITORY
 
+NODE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mesh.program.runtime import codec, program_file
+program_file.load_main({})
+print(codec.loads(*codec.dumps(("act", 1))), "cloudpickle" in sys.modules)
+"""
 FRAMES = st.builds(
     Frame,
     kind=st.integers(0, CREDIT),
@@ -158,3 +167,9 @@ def test_a_size_that_no_value_has_is_refused_before_any_memory_is_taken(count: i
     head = HEAD.pack(MARK, CREDIT, 0, 0, count, 0 if count else 1 << 60)
     with pytest.raises(LinkRefused):
         read_frame(reader(head + (1 << 60).to_bytes(8, "big")))
+
+
+def test_a_node_whose_classes_are_in_modules_needs_no_cloudpickle() -> None:
+    argv = [sys.executable, "-S", "-c", NODE, str(REPOSITORY)]  # -S: as on a host where nothing is installed
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.stdout == "('act', 1) False\n", done.stderr

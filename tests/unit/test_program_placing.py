@@ -27,6 +27,20 @@ def test_a_wish_for_memory_that_no_host_fulfils_names_the_largest() -> None:
     assert caught.value.hint == "the largest is b with 64.0 GB"
 
 
+def test_no_two_nodes_of_a_host_share_a_gpu_and_sums_count_all_groups() -> None:
+    facts = {"a": Facts(gpus=4), "b": Facts(gpus=2)}
+    wishes = [
+        Wish(label="actor", hosts=("a", "b"), per_host=2, gpus=1),
+        Wish(label="learner", hosts=("a",), gpus=2),
+        Wish(label="log", hosts=("b",)),
+    ]
+    found = place(wishes, ["a", "b"], facts)
+    taken = [(one.host, number) for one in found for number in one.gpus]
+    assert sorted(taken) == [("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 0), ("b", 1)]
+    with pytest.raises(UsageError, match="b: its nodes ask for 3 GPUs, and it has 2"):
+        place([*wishes, Wish(label="more", hosts=("b",), gpus=1)], ["a", "b"], facts)
+
+
 @pytest.mark.parametrize("text", ["32 XB", "1.2.3GB", "much"])
 def test_a_size_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="expected a size"):

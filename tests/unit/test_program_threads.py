@@ -524,6 +524,7 @@ def test_every_caller_is_served_and_no_call_is_lost() -> None:
         (lambda program: program.add(Actor, perhost=2), "perhost"),
         (lambda program: program.add(Command("ls"), "-l"), "a Command has its arguments in its own words"),
         (lambda program: program.add(Actor, restarts=3), "belong together"),
+        (lambda program: program.add(Actor, env={"A": 1}), "actor: env=: Expected"),
         (lambda program: program.add(Actor, on_failure="restart"), "belong together"),
         (lambda program: program.add(Actor, on="a-[3-1]"), "goes backwards"),
         (lambda program: program.mailbox("box", "stack"), "expected a mailbox of"),

@@ -6,11 +6,19 @@ import contextlib
 import io
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
+from mesh.core.cluster import Host
 from mesh.core.errors import UsageError
+from mesh.core.events import Exited
+from mesh.program.ledger import Ledger
 from mesh.program.prompt.cells import COMMANDS, Cells, Command, read_assignment, read_command
+from mesh.program.prompt.screen import PromptScreen
+from mesh.program.prompt.session import Prompt
+from mesh.program.running import Running
+from mesh.program.runtime.handles import Handle
 from mesh.program.runtime.shell import compiled, descendants
 from mesh.screen.fold import Fold
 
@@ -82,6 +90,27 @@ def test_processes_below_this_one_are_found_through_their_parents() -> None:
         child.stdin.close()
 
 
+# The end of a prompt on a rank, whose cell has itself interrupted by a call for the cell behind it.
+INTERRUPTED = """
+import signal
+from mesh.program.runtime.caller import Caller
+from mesh.program.runtime.here import Context, Here
+from mesh.program.runtime.shell import Shell
+context = Context(Here("p", "rank/0", 0, 1, "a"), Caller(("p", "rank/0"), print, {}, True), print)
+shell = Shell()
+signal.signal(signal.SIGINT, shell._on_signal)
+shell.put("interrupt", shell.interrupt)
+cell = "import threading, time; threading.Thread(target=interrupt, args=(2,)).start(); time.sleep(600)"
+print(*(shell._work(context, number, source)["status"] for number, source in ((1, cell), (2, "x = 1"), (3, "x = 2"))))
+"""
+
+
+def test_ctrl_c_for_a_cell_that_waits_interrupts_the_one_that_runs() -> None:
+    command = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
+    assert done.stdout == "interrupted interrupted ok\n", done.stderr
+
+
 def test_what_waits_at_the_end_of_a_cell_is_shown_by_rank() -> None:
     fold = Fold(range(3))
     for rank, text in ((2, b"c\nlast"), (1, b"b\nlast"), (0, b"a\nlast")):
@@ -89,3 +118,59 @@ def test_what_waits_at_the_end_of_a_cell_is_shown_by_rank() -> None:
     shown = [(one.ranks, one.text) for one in fold.end_all(0.0)]
     assert shown == [(1, b"a"), (2, b"b"), (4, b"c"), (7, b"last")]
     assert not fold.is_waiting
+
+
+@contextlib.contextmanager
+def prompt_of(script: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Prompt, PromptScreen]]:
+    """The prompt of two ranks that no process is behind, and its screen."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(script))
+    screen = PromptScreen((Host(name="a", address="a"),), 2)
+    try:
+        yield Prompt(Running({}, Ledger({})), [Handle("none", f"rank/{rank}") for rank in range(2)], screen), screen
+    finally:
+        screen.close()
+
+
+def test_ctrl_c_in_a_command_ends_a_script_and_no_prompt_that_is_typed_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    with prompt_of("%local raise KeyboardInterrupt\n%local x = 1\n", monkeypatch) as (prompt, _):
+        with pytest.raises(KeyboardInterrupt):
+            prompt._read_and_run()
+        assert prompt._local.get("x") is None
+    with prompt_of("%local raise KeyboardInterrupt\n%local x = 1\n", monkeypatch) as (prompt, _):
+        prompt._reader.is_typed = True
+        assert prompt._read_and_run() == 0
+        assert prompt._local["x"] == 1
+
+
+def test_ctrl_c_while_a_script_is_read_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(io.StringIO):
+        """A pipe from which nothing comes until Ctrl-C."""
+
+        def readline(self, size: int | None = -1, /) -> str:
+            raise KeyboardInterrupt
+
+    with prompt_of("", monkeypatch) as (prompt, _):
+        monkeypatch.setattr(sys, "stdin", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            prompt._read_and_run()
+
+
+def test_a_script_whose_rank_ends_between_two_cells_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for script in ("", "%local x = 1\n"):
+        with prompt_of(script, monkeypatch) as (prompt, screen):
+            screen.handle(Exited(time=0.0, node=0, rank=1, code=3))
+            assert prompt._read_and_run() == 1
+            assert "x" not in prompt._local
+    with prompt_of("%local x = 1\n", monkeypatch) as (prompt, _):
+        assert prompt._read_and_run() == 0
+        assert prompt._local["x"] == 1
+
+
+def test_a_rank_that_cannot_take_a_cell_fails_it_and_the_prompt_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with prompt_of("print(1)\n%local x = 1\n", monkeypatch) as (prompt, screen):
+        prompt._reader.is_typed = True
+        assert prompt._read_and_run() == 0
+        assert {rank: report.status for rank, report in screen.reports.items()} == {0: "error", 1: "error"}
+        assert prompt._local["x"] == 1
+    with prompt_of("print(1)\n%local x = 1\n", monkeypatch) as (prompt, _):
+        assert prompt._read_and_run() == 1

@@ -55,12 +55,13 @@ class MadePodSource:
 
 
 def _there(cluster: Cluster, api: Api, maker: Maker, purpose: Purpose) -> Cluster:
-    """Return the cluster with the pods that there are now. Raises NoHosts if there are none, and MeshError."""
+    """Return the cluster with the pods that there are now. Raises NoHosts if none runs, and MeshError."""
+    recorded = maker.recorded()
     root = maker.root()
     pods = [pod for pod in maker.pods(root.metadata.uid) if not state.is_over(pod)] if root else []
     if purpose is Purpose.REFRESH:
         if root is None:
-            maker.forget()
+            maker.forget(recorded)
         return _refreshed(cluster, pods)
     if purpose is Purpose.PLAN and not pods:
         planned = [Pod(metadata=Meta(name=f"{maker.made.root_name}-{n}")) for n in range(maker.made.source.nodes)]
@@ -68,7 +69,11 @@ def _there(cluster: Cluster, api: Api, maker: Maker, purpose: Purpose) -> Cluste
     if root is None or not pods:
         raise NoHosts(f"{cluster.name} has no pods", hint=f"mesh up {cluster.name}")
     found = _with_pods(cluster, api, root.metadata.uid, pods)
-    return replace(found, hosts=all_hosts(pods)) if purpose is Purpose.CHECK else found
+    if purpose in (Purpose.CHECK, Purpose.PLAN):
+        return replace(found, hosts=all_hosts(pods))
+    if not found.hosts:
+        raise NoHosts(f"{cluster.name}: none of its {len(pods)} pods runs", hint=f"mesh pods show {cluster.name}")
+    return found
 
 
 def _checked(api: Api, maker: Maker) -> Sequence[Finding]:

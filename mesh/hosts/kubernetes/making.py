@@ -31,6 +31,7 @@ GONE_TIMEOUT_S = 120.0  # for deleted pods to be gone
 AWAY_S = 30.0  # that an API server may not answer while pods start
 CREATE_TRIES = 20  # of one pod, where requests change a quota at the same time
 EXISTS = "AlreadyExists"  # reason of a refusal
+SERVER_FAILED = 500  # a status of HTTP from which on the object may have been created all the same
 SHOWN_REASONS = 4  # in one message
 
 
@@ -147,12 +148,15 @@ class Maker:
             if error.status != 404:
                 raise
 
-    def forget(self) -> None:
-        """Remove the records of pods here that are gone."""
-        place, made = self._api.place, self.made
-        for record in self._records.read():
-            if (record.root, record.context, record.namespace) == (made.root_name, place.context, place.namespace):
-                self._records.remove(record.uid)
+    def recorded(self) -> list[PodsRecord]:
+        """Return what is recorded here about the pods of this place."""
+        here = (self.made.root_name, self._api.place.context, self._api.place.namespace)
+        return [one for one in self._records.read() if (one.root, one.context, one.namespace) == here]
+
+    def forget(self, gone: Sequence[PodsRecord]) -> None:
+        """Remove records. gone: as they were before a look found no root; another command may make one meanwhile"""
+        for record in gone:
+            self._records.remove(record.uid)
 
     def delete(self, root: Thing) -> None:
         """Delete a root and its pods, and wait until they are gone. Raises MeshError."""
@@ -185,7 +189,8 @@ class Maker:
         try:
             root = self._api.create(self._api.path("configmaps"), render.root_object(replace(self.made, mark=mark)))
         except ApiFailed as error:
-            self._records.remove(mark)
+            if error.status < SERVER_FAILED:
+                self._records.remove(mark)
             if error.status == 404:
                 place = self._api.place
                 raise MeshError(f"there is no namespace {place.namespace}", hint="kubectl get namespaces") from error

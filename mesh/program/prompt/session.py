@@ -25,6 +25,7 @@ from mesh.program.prompt.cells import COMMANDS, Cells, Command, read_assignment,
 from mesh.program.prompt.reading import PipeReader, Reader, TerminalReader
 from mesh.program.prompt.screen import PromptScreen, Report, is_terminal
 from mesh.program.running import Running
+from mesh.program.runtime.errors import NodeLost, NotLaunched
 from mesh.program.runtime.futures import Future
 from mesh.program.runtime.handles import Group, Handle
 from mesh.program.runtime.shell import ERROR, Shell
@@ -123,19 +124,25 @@ class Prompt:
             try:
                 line = self._reader.read(self._prompt(is_open=cells.is_open))
             except KeyboardInterrupt:
+                if not self._reader.is_typed:  # the rest of a script does not run after it
+                    raise
                 cells.drop()
                 self._screen.print("")
                 continue
             for cell in cells.end() if line is None else cells.feed(line):
-                if not self._run(cell):
+                if self._has_lost_ranks() or not self._run(cell):
                     return 1
                 if self._is_end(cell):
                     return 0
             if line is None:
                 if self._reader.is_typed:
                     self._screen.print("")
-                return 0
+                return int(self._has_lost_ranks())
         return 0
+
+    def _has_lost_ranks(self) -> bool:
+        """Return True for a script some of whose ranks have ended, which may be between two cells."""
+        return not self._reader.is_typed and bool(self._screen.gone)
 
     def _is_end(self, cell: str) -> bool:
         with contextlib.suppress(UsageError):
@@ -159,6 +166,11 @@ class Prompt:
         except MeshError as error:
             self._screen.say(f"{error}{f' ({error.hint})' if error.hint else ''}")
             done = False
+        except KeyboardInterrupt:  # of a command, or just after the end of a cell
+            if not self._reader.is_typed:
+                raise
+            self._screen.say("interrupted")
+            done = False
         return done or self._reader.is_typed
 
     # ---- cells
@@ -169,10 +181,26 @@ class Prompt:
             raise MeshError("no rank is left to run this", hint="%ranks all chooses those that are there")
         self._number += 1
         self._screen.begin(self._number, ranks)
-        sent = {rank: self._handles[rank].futures.submit(self._number, source) for rank in ranks}
+        sent = self._send(source, ranks)
         with self._counted_interrupts():
             self._wait(sent)
-        return all(report.status == "ok" for report in self._screen.reports.values())
+        reports = self._screen.reports
+        return len(reports) == len(ranks) and all(report.status == "ok" for report in reports.values())
+
+    def _send(self, source: str, ranks: Sequence[int]) -> dict[int, object]:
+        """Send a cell to ranks; return the future of each that may take it. The others have just ended."""
+        sent: dict[int, object] = {}
+        for rank in ranks:
+            try:
+                sent[rank] = self._handles[rank].futures.submit(self._number, source)
+            except (NodeLost, NotLaunched) as error:
+                self._drop(rank, error)
+        return sent
+
+    def _drop(self, rank: int, error: BaseException) -> None:
+        """Wait no longer for a rank that has not taken the cell, and name it."""
+        self._screen.drop(rank, ERROR)
+        self._screen.say(f"rank {rank}: {error}")
 
     def _wait(self, sent: dict[int, object]) -> None:
         """Wait for a cell. Ctrl-C interrupts it on all ranks. Raises EndOfPromptError at one more if that is no use."""
@@ -185,7 +213,8 @@ class Prompt:
                     raise EndOfPromptError
                 handled, at, is_told = self._interrupts, now, False
                 for rank in left:
-                    self._handles[rank].futures.interrupt(self._number)
+                    with contextlib.suppress(NodeLost, NotLaunched):  # it has just ended
+                        self._handles[rank].futures.interrupt(self._number)
             reports = self._screen.reports
             if not failed_at and any(report.status != "ok" for report in reports.values()):
                 failed_at = now
@@ -200,8 +229,7 @@ class Prompt:
             if isinstance(future, Future) and future.done():
                 del sent[rank]
                 if error := future.exception():
-                    self._screen.drop(rank, ERROR)
-                    self._screen.say(f"rank {rank}: {error}")
+                    self._drop(rank, error)
 
     @contextlib.contextmanager
     def _counted_interrupts(self) -> Iterator[None]:

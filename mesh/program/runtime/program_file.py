@@ -37,6 +37,7 @@ def load_main(about: "Dict[str, object]") -> None:
     elif file:
         spec = importlib.util.spec_from_file_location(MAIN, os.path.join(os.getcwd(), file))
     else:
+        sys.modules[MAIN] = types.ModuleType(MAIN)  # values are written by name here, unlike in a notebook
         return
     if spec is None or spec.loader is None:
         raise ImportError(f"the program's main module is not on this host: {name or file}")

@@ -23,6 +23,7 @@ from typing import Callable, Dict, Iterator, List, Tuple, Union
 from mesh.program.runtime.here import Context, current
 
 DRAIN_INTERVAL_S = 0.001  # between two looks whether the agent has read what was printed
+DRAIN_LIMIT_S = 10.0  # then the cell is reported all the same: a process of it may print without an end
 COMPLETIONS_MAX = 200
 OK, ERROR, INTERRUPTED = "ok", "error", "interrupted"
 Handler = Union[Callable[[int, "FrameType | None"], object], int, None]
@@ -64,9 +65,9 @@ class Shell:
         self._cells.put((number, source))
 
     def interrupt(self, number: int) -> None:
-        """Interrupt a cell as Ctrl-C does, with the processes that it has started."""
+        """Interrupt a cell as Ctrl-C does, and one before it that still runs, with the processes of both."""
         self._cancelled = max(self._cancelled, number)
-        if self._number == number:
+        if 0 < self._number <= number:
             for pid in descendants(os.getpid()):
                 _send(pid, signal.SIGINT)
             self._is_interrupting = True
@@ -190,8 +191,9 @@ def _show(error: BaseException) -> None:
 
 def _drain(context: Context) -> None:
     """Wait until the agent has read all that was printed, so that the report of a cell comes behind it."""
+    until = time.monotonic() + DRAIN_LIMIT_S
     for descriptor in (1, 2):
-        while not context.stopped.is_set():
+        while not context.stopped.is_set() and time.monotonic() < until:
             try:
                 (waiting,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4))
             except OSError:  # the cell has closed it, or has put a file in its place
