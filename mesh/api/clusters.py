@@ -62,8 +62,12 @@ def list_clusters(clusters_file: str = "", *, refresh: bool = False) -> list[Clu
 
 def _kept_lines() -> list[ClusterLine]:
     """Return a line for each set of machines that is kept after the end of a job."""
+    try:
+        rows = kept_rows(user_name())
+    except MeshError as error:  # clusters can be used without the store of jobs
+        return [ClusterLine(name=f"{BUILT_IN}ID", hosts=(), problem=f"{error}\n{error.hint}".strip())]
     lines = []
-    for row in kept_rows(user_name()):
+    for row in rows:
         until = time.strftime("%H:%M", time.localtime(row.kept_until))
         note = f"kept after job {row.kept_from} until {until}; `mesh down job:{row.id}` deletes them"
         lines.append(ClusterLine(name=f"{BUILT_IN}{row.id}", hosts=row.machines, problem="", note=note))

@@ -38,7 +38,8 @@ def may_keep(job: Job) -> bool:
     if tpu is None or not tpu.keep or job.kept_until or generation is None or not _is_sound(generation):
         return False
     by_itself = job.wanted is Wanted.RUN and job.outcome in (State.SUCCEEDED, State.FAILED)
-    is_over = job.state is State.ENDING and (by_itself or job.is_stop_kept)
+    as_asked = job.wanted is Wanted.STOP and job.is_stop_kept  # not by a stop before the last resume
+    is_over = job.state is State.ENDING and (by_itself or as_asked)
     is_wanted = not job.is_restarting and not job.is_over_limit
     is_lost = job.cause == Cause.LOST.value or is_silent(job) or job.is_open(Fetch)
     return is_over and is_wanted and not is_lost

@@ -95,9 +95,10 @@ class Mirror:
         if logs is None:
             how, logs = os.O_TRUNC, logs_of(job)
             self._logs[job.id] = logs
-            new = self._store.events(job.id) if logs else []
+            new = self._store.events(job.id)[: self._lines[job.id]] if logs else []  # later ones come with the next
         for name, log in logs.items():
             path = self._store.place.of_job(job.id) / name
             path.parent.mkdir(exist_ok=True, mode=0o700)
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600), "w") as file:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.writelines(log.lines(new))

@@ -178,7 +178,7 @@ def connect(run: str = LAST, *, cluster: str = "", trust_hosts: bool = False) ->
     trust_hosts: as with Program
     Raises UsageError if there is no such program, and MeshError if a host cannot be asked.
     """
-    record = find_record(run)
+    record = None if cluster and run == LAST else find_record(run)
     if record is not None:
         found = known(record)
     elif cluster:

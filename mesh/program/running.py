@@ -134,6 +134,7 @@ class Running:
         """Note that a node was started again. attempt: 2 for the second start"""
         with self._changed:
             self._attempts[label] = attempt
+            self._failures.pop(label, None)  # of the attempt before
             self._changed.notify_all()
 
     def note_stop(self, stop: Stop) -> None:

@@ -342,6 +342,14 @@ def test_option_after_the_cluster_starts_nothing(home: Home) -> None:
     assert home.mesh("exec", "local:1", "-c", "echo $1", "0", "--json").lines == ["[0] --json"]
 
 
+def test_a_store_of_jobs_that_cannot_be_read_hides_no_cluster(home: Home) -> None:
+    home.clusters("good:\n  hosts: [a]\n")
+    home.environ["MESH_STORE"] = "elsewhere"
+    done = home.mesh("clusters")
+    assert (done.status, done.lines[1]) == (0, "good    1 host")
+    assert done.lines[2].startswith("job:ID  MESH_STORE: expected a directory or a postgresql:// address")
+
+
 def test_clusters_and_init(home: Home) -> None:
     home.clusters("good:\n  hosts: ['t[0-3]']\nbad:\n  hosts: 3\n")
     done = home.mesh("clusters")

@@ -234,6 +234,19 @@ def test_machines_of_a_job_that_a_person_stops_stay_if_that_is_asked_for(store: 
     assert cloud.owner == (Whose.OWNED, cloud.keeper.id)
 
 
+def test_a_stop_that_kept_machines_counts_no_more_after_a_resume(store: Store) -> None:
+    cloud = Owners(store)
+    cloud.add(cloud.first, Wished(time=100.0, wanted=Wanted.STOP, keeps_machines=True))
+    cloud.end(exit_code=143, cause="signal")
+    cloud.add(cloud.first, Wished(time=300.0, wanted=Wanted.RUN))
+    taken = store.hand_over(cloud.keeper.id, cloud.first, 301.0)[1].job
+    run = taken.runs_ever[-1]
+    cloud.add(cloud.first, RunStarted(time=302.0, op=cloud.op(cloud.first), run=run))
+    cloud.add(cloud.first, RunEnded(time=303.0, run=run, exit_code=143, cause="signal"))
+    done = cloud.add(cloud.first, Fetched(time=304.0, op=cloud.op(cloud.first), run=run))
+    assert (done.state, cloud.owner) == (State.ENDING, (Whose.CONDEMNED, cloud.first))
+
+
 DELETED: dict[str, tuple[JobSpec, tuple[AnyEvent, ...]]] = {
     "a job without keep:": (SPEC, ()),
     "a job that a person stops": (KEPT, (Wished(time=100.0, wanted=Wanted.STOP),)),

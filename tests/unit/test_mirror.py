@@ -91,6 +91,37 @@ def test_the_log_of_a_worker_names_its_tasks() -> None:
     ]
 
 
+def test_the_log_of_a_worker_calls_no_step_a_task_and_no_end_twice() -> None:
+    turn = Turn(task=TaskSpec(id="a", run="true", accelerator="v4-8"), number=1, since=0.0)
+    ready = events.Granted(), MachinesReady(generation=1, hosts=("w0",))
+    life: list[events.AnyEvent] = [
+        *ready,
+        events.TaskGiven(turn=turn),
+        RunStarted(run="r1"),
+        MachinesAbsent(generation=1, evidence="preempted"),  # which ends the run
+        *ready,
+        RunStarted(run="r2"),
+        RunEnded(run="r2", exit_code=0, cause="completed"),
+        events.TaskGiven(turn=turn),
+        RunEnded(run="r3", exit_code=143, cause="signal"),  # cut off with the hand that started it
+        RunStarted(run="r4"),
+        RunEnded(run="r4", exit_code=0, cause="completed"),
+        RunEnded(op=7, run="r4", exit_code=0, cause="completed"),
+        *ready,
+    ]
+    assert [line[20:-1] for line in Log(QueueLog().text).lines(life)] == [
+        "task a: taken",
+        "task a: run r1 has started",
+        "task a: interrupted",
+        "prefix: run r2 has started",
+        "prefix: done",
+        "task a: taken",
+        "task a: exit 143",
+        "task a: run r4 has started",
+        "task a: done",
+    ]
+
+
 def happen(store: Store, mirror: Mirror, job: int, *facts: events.AnyEvent) -> None:
     for fact in facts:
         mirror.write([store.record(job, fact).job])

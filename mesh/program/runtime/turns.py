@@ -20,7 +20,7 @@ from mesh.program.runtime.rounds import FAILED, GO, LATE, LOST, WRONG, Members, 
 from mesh.program.runtime.spreading import Assembly, Part, Plan, branches_of, cut
 from mesh.program.runtime.stopping import peers
 
-ANSWER_MARGIN_S = 2.0  # for the first member's answer, which names the missing members
+ANSWER_MARGIN_S = 5.0  # for the first member's answer, which names the missing members
 REDUCE_BRANCHES = 2  # hosts whose values a host combines with its own
 Root = Union[int, str, "Handle[object]"]
 How = Union[str, Combine]
@@ -69,8 +69,7 @@ class Turn:
 
     def __enter__(self) -> "Turn":
         first = self._caller.to(self.members[0])  # raises in a process that was forked, whose locks may never be free
-        if self._exchange is not None:
-            self._exchange.turn(self._all).acquire()
+        self._take_turn()
         try:
             args = (ENTER, self._all, self._label, self._what, self._has_data, self._timeout)
             call = first.round(args, NO_OPTIONS)
@@ -85,6 +84,15 @@ class Turn:
             self._free()
             raise
         return self
+
+    def _take_turn(self) -> None:
+        """Wait for the end of a collective of this group in another thread. Raises CallTimeout."""
+        if self._exchange is None:
+            return
+        seconds = -1 if self._timeout is None else max(0.0, self._timeout)
+        if not self._exchange.turn(self._all).acquire(timeout=seconds):
+            place = f"{self._label} on {self._hosts.get(self._label, '')}"
+            raise CallTimeout(f"{self._what}: another thread of {place} is in a collective of this group")
 
     def __exit__(self, kind: "type | None", error: "BaseException | None", trace: object) -> None:
         try:
@@ -147,7 +155,8 @@ class Turn:
         try:
             self._until(future.done)
         except BaseException:
-            future.cancel()
+            if self._context is None or not self._context.stopped.is_set():  # else the others stop as well
+                future.cancel()
             raise
         return outcome_of(self._result(future, None))
 
