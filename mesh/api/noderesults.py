@@ -1,4 +1,4 @@
-"""Results of nodes that hosts keep, for the run directory of a client that has not received them."""
+"""Fetch results of nodes from hosts into the run directory of a client that has not received them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READ_BYTES, RESULT_BYTES_MAX = 1 << 20, 1 << 27
 
 
 def fetch_results(spec: RunSpec, cluster: Cluster, directory: Path) -> None:
-    """Write the results that the directory of an ended run lacks, from hosts that can be asked and have them."""
+    """Write results that the directory of an ended run lacks, as far as hosts answer and have them."""
     placement = spec.placed(cluster.hosts)
 
     def fetch(rank: int) -> None:
@@ -47,5 +47,5 @@ def _result(cluster: Cluster, run: str, node: int, rank: int) -> bytes:
             pieces.append(piece)
             size += len(piece)
             if size > RESULT_BYTES_MAX:
-                raise MeshError(f"{cluster.hosts[node].name}: sends more than any result has")
+                raise MeshError(f"{cluster.hosts[node].name}: a result of more than {RESULT_BYTES_MAX >> 20} MB")
         return b"".join(pieces)

@@ -56,7 +56,7 @@ def pods_lines(name: str, host: str = "", clusters_file: str = "", *, width: int
 
     host: one pod, by its name or number, with all of its conditions and events; "": all
     width: of a line of the table; 0: unlimited
-    Raises UsageError if its hosts are no pods, and MeshError.
+    Raises UsageError if its hosts are not pods, and MeshError.
     """
     cluster = _named(name, clusters_file)
     if isinstance(cluster.source, MadePods):
@@ -64,7 +64,7 @@ def pods_lines(name: str, host: str = "", clusters_file: str = "", *, width: int
     elif isinstance(cluster.source, ExistingPods):
         api = api_of(place_of(cluster.source), cluster.source.place)
     else:
-        raise UsageError(f"{name}: its hosts are no pods", hint=f"mesh check {name}")
+        raise UsageError(f"{name}: its hosts are not pods", hint=f"mesh check {name}")
     with api:
         return _shown(api, cluster, host, width)
 
@@ -102,7 +102,7 @@ def _named(name: str, clusters_file: str) -> Cluster:
 
 
 def _made_pods(api: Api, name: str) -> tuple[Sequence[Pod], Sequence[Thing]]:
-    """Return the pods of a cluster of this user that are there, and their roots, wherever they were made."""
+    """Return this user's existing pods of a cluster, and their roots, made on any machine."""
     query = {"labelSelector": f"{render.CLUSTER}={render.safe(name)},{render.USER}={render.safe(user_here())}"}
     pods = in_order(api.get(api.pods, Pods, query).items or (), "name")
     return pods, api.get(api.path("configmaps"), Things, query).items or ()

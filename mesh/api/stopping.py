@@ -24,7 +24,7 @@ from mesh.rundir.records import State
 GRACE_S = 10.0  # of a run that this machine has no record of
 HOST_GRACE_MARGIN_S = 30.0  # beyond the grace, until a host that ends a run counts as lost
 ANSWER_MARGIN_S = 10.0  # beyond the grace, for SIGKILL to take effect and for the new process to start
-ASKING_MARGIN_S = 15.0  # beyond that, for the process that asks the agents
+ASKING_MARGIN_S = 15.0  # beyond that, for the connections to the agents
 
 
 def stop(
@@ -114,7 +114,7 @@ def restart(
     """End the processes of ranks of a run and start each rank again, while the others go on.
 
     ranks: their numbers, or text as --rank takes it
-    on: the host that the new process is started on; it must be the rank's own host. "": the rank's own
+    on: the host of the ranks, to be sure; UsageError for another one. "": not checked
     grace: seconds from SIGTERM to SIGKILL; None: as the run was started with. Nodes of a program get SIGKILL at once
     run, cluster: as with ``attach``
     Raises UsageError for ranks and hosts that the run does not have, and MeshError if a rank cannot be started again or

@@ -169,11 +169,11 @@ def up(given: Given) -> None:
     "CLUSTER",
     examples=(
         ("mesh down pod", "delete what `mesh up` has made"),
-        ("mesh down job:42", "delete machines that `keep:` lets stay after job 42"),
+        ("mesh down job:42", "delete the machines that are kept after job 42"),
     ),
 )
 def down(given: Given) -> None:
-    """Delete hosts that `mesh up` has made, or `keep:` has kept."""
+    """Delete hosts that `mesh up` made or `keep:` kept."""
     api.down(given[o.CLUSTER], given[o.CLUSTERS], is_forced=given[o.FORCE_DOWN], notify=say)
 
 

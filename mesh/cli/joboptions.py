@@ -72,12 +72,12 @@ FOLLOW_EVENTS = switch("follow", ("job show",), OUTPUT, "with --events: go on un
 ATTEMPT: Option[int | None] = Option(
     "attempt", ("job logs",), WHICH_RUN, "N", "only this attempt (default: all)", read_number, None
 )
-LOGS_MODULE = text("module", ("job logs",), WHICH_RUN, "NAME", "the last set-up of this module, in place of the ranks")
+LOGS_MODULE = text("module", ("job logs",), WHICH_RUN, "NAME", "show the last set-up of this module, not the ranks")
 TIMEOUT = Option("timeout", ("job wait",), OTHER, "TIME", "wait so long at most, then status 124", read_seconds, None)
 SKIP_SETUP = switch("skip-setup", ("job restart",), COMMAND, "start the command again, and set up nothing")
 FORCE_SETUP = switch("force", ("job restart", "job setup"), COMMAND, "set up modules that are in place as well")
 UNDO_SETUP = switch("undo", ("job setup",), COMMAND, "undo what they have set up, the last one first")
-KEEP_MACHINES = switch("keep-machines", ("job stop",), OTHER, "machines stay for the next job, by keep: of tpu:")
+KEEP_MACHINES = switch("keep-machines", ("job stop",), OTHER, "keep machines for the next job, for the time of keep:")
 YES = switch("yes", ("job delete",), OTHER, "also stop jobs that have not ended")
 KEEP_JOBS = Option("keep", ("job prune",), OTHER, "N", "the newest N stay (default: 1000)", read_number, None)
 OLDER_JOBS = Option(
@@ -106,9 +106,7 @@ GC_YES: Option[Sequence[str]] = Option(
 COST_BY = text("by", ("job cost",), OUTPUT, "KEY", "job, user, zone or day", choices=("job", "user", "zone", "day"))
 BILLING = ("job billing", "jobman billing")
 BILL_BY = text("by", BILLING, OUTPUT, "KEY", "day (with categories) or project", choices=("day", "project"))
-BILL_DAYS: Option[int | None] = Option(
-    "days", BILLING, OUTPUT, "N", "of the last N days (default: 30)", read_number, None
-)
+BILL_DAYS: Option[int | None] = Option("days", BILLING, OUTPUT, "N", "the last N days (default: 30)", read_number, None)
 BILL_TABLE = text("table", BILLING, OTHER, "P.D.TABLE", "the export's table (default: billing: of prices.yaml)")
 SELFTEST = ("job selftest",)
 SELF_PROJECT = text("project", SELFTEST, HOSTS, "NAME", "the project (default: gcloud's)")

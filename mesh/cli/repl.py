@@ -1,4 +1,4 @@
-"""mesh repl: a prompt that is every rank."""
+"""mesh repl: a Python prompt on all ranks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mesh.cli.options import Given
     "CLUSTER",
     examples=(
         ("mesh repl pod", "a Python prompt on one rank of each host"),
-        ("mesh repl --nproc 8 pod:0-3", "on 8 ranks of some hosts; from a pipe, the cells run without a prompt"),
+        ("mesh repl --nproc 8 pod:0-3", "on 8 ranks of each of 4 hosts"),
     ),
 )
 def repl(given: Given) -> int:
-    """Open a Python prompt that is every rank: each cell runs on all."""
+    """Open a Python prompt on all ranks: each cell runs on every rank."""
     from mesh.program.prompt.session import Wishes, run_prompt
 
     if given[o.CLUSTERS]:  # a program has no parameter for it

@@ -75,7 +75,7 @@ def _status(*, as_json: bool) -> None:
         [
             f"pid {about.pid}, for {since}, mesh {about.version}",
             f"store {about.store}",
-            f"jobs that have not ended: {about.jobs}; hands at work: {about.children}",
+            f"jobs that have not ended: {about.jobs}; helper processes: {about.children}",
             *(f"trouble: {line}" for line in about.trouble),
         ]
     )

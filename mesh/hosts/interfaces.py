@@ -15,8 +15,8 @@ class Purpose(Enum):
 
     RUN = "run"  # all hosts, ready for a run
     ASK = "ask"  # the hosts that there are, for a question
-    CHECK = "check"  # as RUN, with hosts that no run could use; no host is made
-    PLAN = "plan"  # as RUN, for people; hosts that a run would make may have other names then
+    CHECK = "check"  # as RUN, but makes no host, and includes hosts that a run could not use
+    PLAN = "plan"  # as RUN, to show a plan; hosts not yet made may get other names
     LIST = "list"  # as RUN, for people; no host is made
     REFRESH = "refresh"  # as LIST, without anything that the source has remembered
 
@@ -28,7 +28,7 @@ class HostSource(Protocol):
         """Return the cluster with its hosts. Raises NoHosts if a run would make them, and MeshError."""
 
     def check(self, cluster: Cluster) -> Sequence[Finding]:
-        """Return the findings of a check that need no host, as rights; () if there are none. Raises MeshError."""
+        """Return findings that need no host, such as rights; () if there are none. Raises MeshError."""
 
     def forget(self, cluster: Cluster) -> None:
         """Look for the hosts anew the next time: some of them were not as found."""

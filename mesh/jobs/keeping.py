@@ -115,7 +115,7 @@ def passed_on(owner: int, generation: Generation) -> Generation:
 
 
 def kept_kind(job: Job) -> str:
-    """Return the kind of the machines that a keeper has for the next job; "" if it has none for it."""
+    """Return the kind of machines that a keeper offers to the next job; "": none."""
     generation = job.generation
     if not job.kept_until or job.state is not State.RUNNING or generation is None or not _is_sound(generation):
         return ""
@@ -123,7 +123,7 @@ def kept_kind(job: Job) -> str:
 
 
 def usable_kinds(job: Job) -> tuple[str, ...]:
-    """Return the kinds of kept machines that a job can use, that to be tried first at the front."""
+    """Return the kinds of kept machines that a job can use, the preferred kind first."""
     if job.spec.machines.tpu is None or job.kept_until:
         return ()
     return tuple(_kind(job.spec, zone) for zone in next_zones(job))
@@ -145,7 +145,7 @@ def _kind(spec: JobSpec, zone: str) -> str:
 
 
 def _machines(tpu: TpuSpec) -> TpuSpec:
-    """Return a request without the keys that have no part in the machines that it makes."""
+    """Return a request without the keys that make no difference to the machines."""
     plain = TpuSpec(accelerator="", runtime="", zones=())
     return replace(
         tpu,
@@ -163,7 +163,7 @@ def _machines(tpu: TpuSpec) -> TpuSpec:
 
 
 def _is_sound(generation: Generation) -> bool:
-    """Return True for machines that are ready, and that neither the API nor an agent has called in question."""
+    """Return True for machines that are ready, and that neither the API nor an agent has reported as doubtful."""
     is_doubted = generation.doubt_since or generation.sick_since or generation.accused or generation.has_lost
     return bool(generation.maker) and generation.phase is Phase.READY and not is_doubted
 

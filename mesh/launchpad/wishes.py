@@ -29,9 +29,9 @@ def hosts_named(where: Mapping[str, Where]) -> list[str]:
 
 
 def with_project(where: Mapping[str, Where], labels: Sequence[str]) -> dict[str, Where]:
-    """Return the choices of a launch and, for labels without one, those of mesh.yaml.
+    """Return where= of a launch, and mesh.yaml's entries for labels that it lacks.
 
-    Writes a notice about a label of mesh.yaml that is nearly one of the program's. Others are for other programs.
+    Writes a notice about a label of mesh.yaml that looks like a misspelt one of the program.
     Raises UsageError for a mesh.yaml that cannot be read.
     """
     places = project_here().program

@@ -1,4 +1,4 @@
-"""The nodes of a running program for a process that has not launched it, on this machine or another one."""
+"""Access to the nodes of a running program from a process that has not launched it, on any machine."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def connect(run: str = LAST, *, cluster: str = "", trust_hosts: bool = False) ->
     trust_hosts: as with Program
     Raises UsageError if there is no such program, and MeshError if a host cannot be asked.
     """
-    record = find_record(run)
+    record = None if cluster and run == LAST else find_record(run)
     if record is not None:
         found = known(record)
     elif cluster:
@@ -237,7 +237,7 @@ def _plan(cluster: Cluster, run: str, node: int) -> Plan:
 
 
 def _read(connection: socket.socket, place: str, limit: int) -> bytes:
-    """Return all that comes. Raises MeshError beyond the limit, and OSError. place: the sender, for people"""
+    """Read to the end of the connection. Raises MeshError beyond the limit, and OSError. place: the sender"""
 
     def pieces() -> Iterator[bytes]:
         size = 0

@@ -134,6 +134,7 @@ class Running:
         """Note that a node was started again. attempt: 2 for the second start"""
         with self._changed:
             self._attempts[label] = attempt
+            self._failures.pop(label, None)  # of the attempt before
             self._changed.notify_all()
 
     def note_stop(self, stop: Stop) -> None:
@@ -208,7 +209,9 @@ class Running:
             result = self.wait()
             if result.reason == "detached":
                 return
-            raise MeshError(f"{', '.join(late)}: not started: {result.why or result.reason}", hint=self._logs_hint())
+            error = MeshError(f"{', '.join(late)}: not started: {result.why or result.reason}", hint=self._logs_hint())
+            error.exit_code = result.exit_code or error.exit_code  # as `mesh run` exits: 75 if a host is busy
+            raise error
         if stop is None and late:
             self.end(Stop(reason="timeout", code=125, why=f"not ready within {timeout:g} s: {', '.join(late)}"))
             self.wait()

@@ -24,6 +24,7 @@ from mesh.program.runtime.retrying import wait_for_others
 from mesh.program.runtime.serving import Server
 
 STOP_TIMEOUT_S = 10.0  # for threads to return once the program is stopped
+ANSWERS_TIMEOUT_S = 2.0  # for the last answers of a node to be read
 
 
 class Threads:
@@ -64,11 +65,12 @@ class Threads:
                 node.context.caller.note_restart(label, reason)
 
     def _note_end(self, label: str, reason: str) -> None:
-        """Fail the calls of the client and of all other nodes to a node that has ended."""
-        self.client.lose(label, reason)
-        for other, node in self._nodes.items():
-            if other != label:
-                node.context.caller.lose(label, reason)
+        """Fail the calls of the client and of all other nodes to a node that has ended, behind its last answers."""
+        deadline = time.monotonic() + ANSWERS_TIMEOUT_S
+        others = [node.context.caller for other, node in self._nodes.items() if other != label]
+        for caller in (self.client, *others):
+            caller.settle(label, max(0.0, deadline - time.monotonic()))
+            caller.lose(label, reason)
 
     def _stop_from(self, label: str) -> _StopFrom:
         return _StopFrom(self._running, label)

@@ -59,6 +59,11 @@ class ResultFiles:
             else:
                 part.unlink()
 
+    def forget(self, rank: int) -> None:
+        """Remove the failure of a node that was started again."""
+        with contextlib.suppress(OSError):
+            result_path(self._directory, self._placement.role(rank)).unlink()
+
     def close(self) -> None:
         """Remove what is incomplete."""
         for rank in self._begun:

@@ -157,6 +157,8 @@ class StoreSink:
             if key in self._told:  # hosts send it anew to each client that attaches
                 return
             self._told.add(key)
+        if isinstance(event, Restarted) and self._results is not None:
+            self._results.forget(event.rank)
         if isinstance(event, Started) and self._placement.slices and Stream.STDOUT in self._streams:
             self._link(event.rank)
         if isinstance(event, LeftOut):

@@ -77,10 +77,13 @@ def test_a_node_that_dies_three_times_is_started_three_times_and_the_fourth_deat
     assert record is not None
     lines = (record.directory / "logs/rank-0001.out").read_text().splitlines()
     found = [json.loads(line) for line in lines]
-    again = [["server on local-0: ended by SIGKILL; it is started again"] * 3 + [attempt] for attempt in (1, 2, 3)]
-    last = ["server on local-0: ended by SIGKILL"] * 3
-    assert found[:3] == again
-    assert found[3:] in ([[*last, 4]], [])  # the program may end before its last words
+    again, last = "server on local-0: ended by SIGKILL; it is started again", "server on local-0: ended by SIGKILL"
+    late = "server on local-0: its process has ended"  # on a slow machine calls do not wait for the reason
+    assert [attempt for *_, attempt in found[:3]] == [1, 2, 3]
+    texts = {text for *texts, _ in found[:3] for text in texts}
+    assert again in texts
+    assert texts <= {again, late}
+    assert found[3:] in ([[*[last] * 3, 4]], [[*[late] * 3, 4]], [])  # the program may end before its last words
     assert eventually(lambda: not node_processes())
 
 
@@ -236,7 +239,7 @@ import nbformat
 
 notebook = nbformat.v4.new_notebook()
 notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in json.loads(sys.argv[1])]
-nbclient.NotebookClient(notebook, timeout=60).execute()
+nbclient.NotebookClient(notebook, timeout=110).execute()
 print(json.dumps([cell.outputs for cell in notebook.cells]))
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import cast
 
@@ -12,6 +13,7 @@ import pytest
 from mesh.core.errors import UsageError
 from mesh.program import (
     CallTimeout,
+    Future,
     Group,
     Handle,
     NodeLost,
@@ -31,6 +33,7 @@ from mesh.program import (
     wait_for_stop,
 )
 from mesh.program.runtime.combining import combine_of
+from mesh.program.runtime.here import current
 from mesh.program.runtime.rounds import DONE, GO, LATE, LOST, WRONG, Entry, Order, Rounds
 from mesh.program.runtime.spreading import CHAIN_BYTES, PIECE_BYTES, Assembly, Plan, branches_of, cut
 from tests.conftest import PATIENCE
@@ -146,6 +149,19 @@ def test_a_restart_fails_a_round_only_if_the_old_process_had_come() -> None:
     assert table.answers["enter a/0"] == (LOST, "a/1", "y", "it has failed")
 
 
+def test_a_restart_leaves_the_rounds_of_other_groups_that_wait_for_the_node() -> None:
+    table = Table()
+    number = table.enter("a/0")
+    pair = ("a/0", "a/1")
+    table.take(table.rounds.enter(Entry(pair, "a/1", "reduce", "of the pair", True))[1])
+    table.take(table.rounds.restart("a/1", "it has failed"))
+    assert table.answers == {"of the pair": (LOST, "a/1", "y", "it has failed")}
+    assert table.rounds.is_open(number)
+    table.enter("a/1")
+    table.enter("a/2")
+    assert table.answers["enter a/1"] == (GO, number)
+
+
 def test_a_failure_reaches_those_that_watch_later() -> None:
     table = Table()
     number = ""
@@ -232,12 +248,25 @@ class Member:
         self.waits.set()
 
 
+def eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
 def fails(one: object, other: object) -> object:
     raise KeyError("no sum")
 
 
 def index() -> int:
     return here().index
+
+
+def in_two_threads() -> object:
+    """Run a barrier while another thread is in a collective of the same group."""
+    with current().exchange.turn(tuple(one.label for one in peers())):
+        barrier(0.0)
 
 
 WORK: dict[str, Callable[..., object]] = {
@@ -257,6 +286,9 @@ WORK: dict[str, Callable[..., object]] = {
     "alone": lambda: all_gather(5, group=[me()]),
     "outside": lambda: barrier(group=[one for one in peers() if one.label != here().label]),
     "twice": lambda: barrier(group=[me(), me()]),
+    "busy": lambda: in_two_threads(),
+    "stop_here": lambda: current().set_stopped("stop"),
+    "waiting": lambda: current().exchange.waiting,
     "wrong_root": lambda: broadcast(1, 9),
     "wrong_count": lambda: scatter([1], 0),
 }
@@ -323,6 +355,34 @@ def test_a_deadline_names_the_member_that_is_missing(members: Group[Member]) -> 
     with pytest.raises(CallTimeout, match="member/5 on z did not come"):  # it gets the same failure
         members[5].call("barrier", None)  # type: ignore[union-attr]
     assert members.call("all_reduce", "sum") == [21] * 6  # and the next round is in order
+
+
+def test_a_deadline_ends_the_wait_for_another_thread_of_the_node(members: Group[Member]) -> None:
+    with pytest.raises(CallTimeout, match="barrier: another thread of member/1 on x is in a collective of this group"):
+        members[1].call("busy")  # type: ignore[union-attr]
+    assert members.call("barrier", None) == [None] * 6
+
+
+class Stays(Member):
+    """Goes on after the stop."""
+
+    def run(self) -> None:
+        self.hold()
+
+
+def test_a_member_that_stops_first_does_not_fail_the_others() -> None:
+    program = Program("stopping")
+    group = cast("Group[Stays]", program.add(Stays, on="x,y,z", per_host=1, label="member", concurrency=2))
+    with program.launch("threads"):
+        first, second, third = (cast("Handle[Stays]", one) for one in group)
+        waits = [cast("Future[object]", one.futures.call("barrier", None)) for one in (first, second)]
+        assert eventually(lambda: first.call("waiting") == 2)
+        second.call("stop_here")
+        with pytest.raises(ConnectionError, match="the program is stopped"):
+            waits[1].result(PATIENCE)
+        third.call("barrier", None)
+        assert waits[0].result(PATIENCE) is None
+        group.tell.free()
 
 
 def test_different_functions_and_failures_reach_all(members: Group[Member]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from mesh.core.errors import MeshError
+from mesh.core.outcome import EXIT_BUSY
 from mesh.program.ledger import Ledger, Rules, Stop
 from mesh.program.running import Running
 from mesh.program.runtime import control
@@ -209,3 +210,21 @@ def test_the_result_of_a_node_that_goes_on_detached_is_not_waited_for() -> None:
     (error,) = errors
     assert isinstance(error, MeshError)
     assert "left to its hosts" in str(error)
+
+
+class Busy:
+    """Nodes whose host has another run."""
+
+    def stop(self, stop: Stop) -> None: ...
+
+    def close(self) -> Stop:
+        return Stop(reason="failure", code=EXIT_BUSY, why="h is busy")
+
+
+def test_a_program_that_cannot_start_has_the_exit_status_of_its_run() -> None:
+    running = Running({"learner": "h"}, Ledger({"learner": Rules(runs=True)}), decides=lambda label, stop: False)
+    running.attach(Busy())
+    running.finish()
+    with pytest.raises(MeshError, match="learner: not started: h is busy") as refused:
+        running.wait_ready(PATIENCE)
+    assert refused.value.exit_code == EXIT_BUSY

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 
 ROOT = "/sys/fs/cgroup"
-# Files of a control group's limit, use, and statistics, and the word of those for a cache that can be given up.
+# Files with a control group's limit, use and statistics, and the name of the statistic for reclaimable cache.
 V2 = ("memory.max", "memory.current", "memory.stat", "inactive_file")
 V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "total_inactive_file")
 
 
 class Memory:
-    """Bytes of memory for new processes, bytes that there are, and the limit of the container; 0: no limit."""
+    """Memory in bytes: free for new processes, in total, and the limit of the container (0: no limit)."""
 
     def __init__(self, free: int, total: int, limit: int) -> None:
         self.free, self.total, self.limit = free, total, limit

@@ -1,4 +1,4 @@
-"""Requests at the control socket to start ranks again, each answered once all of its ranks are."""
+"""Requests at the control socket to restart ranks. The answer follows once all ranks are restarted, or cannot be."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ RUN_OVER = "the run has ended"
 
 
 class _Request:
-    """A request, and those who wait for its answer."""
+    """A request, and the connections that wait for its answer."""
 
     def __init__(self) -> None:
-        self.left: set[int] = set()  # ranks whose new process is not there
+        self.left: set[int] = set()  # ranks without their new process
         self.told: list[NewProcess] = []
         self.visitors: list[Socket] = []
 
 
 class RestartRequests:
-    """All requests of a run. The same one may come through each host that is this machine: it counts once."""
+    """All requests of a run. A request that arrives several times, by several names of this machine, counts once."""
 
     def __init__(self, port: ControlPort) -> None:
-        """Start without any."""
+        """Start without requests."""
         self._port = port
         self._by_id: dict[str, _Request] = {}
 
     def take(self, request: Restart, visitor: Socket) -> None:
-        """Have ranks started again; the visitor gets the answer when all of them are, or cannot be."""
+        """Begin a request; the visitor gets the answer once all ranks are restarted, or cannot be."""
         found = self._by_id.get(request.id)
         if found is None:
             found = self._by_id[request.id] = _Request()
@@ -46,7 +46,7 @@ class RestartRequests:
         self._settle(found)
 
     def note(self, rank: int, pid: int, why: str) -> None:
-        """Note the new process of a rank, or (pid 0) why there is none."""
+        """Note the new process of a rank. pid: 0 if there is none, for the reason in why"""
         for found in self._by_id.values():
             if rank in found.left:
                 found.left.discard(rank)
@@ -54,7 +54,7 @@ class RestartRequests:
                 self._settle(found)
 
     def close(self) -> None:
-        """Answer all that wait: no rank is started again any more."""
+        """Answer all waiting requests: no rank is restarted any more."""
         for found in self._by_id.values():
             for rank in list(found.left):
                 self.note(rank, 0, RUN_OVER)

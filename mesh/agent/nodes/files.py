@@ -69,6 +69,13 @@ class NodeFiles:
             except OSError:
                 pass
 
+    def forget(self, name: str) -> None:
+        """Remove a file of an earlier attempt, if it is there."""
+        try:
+            os.unlink(self.place(name))
+        except OSError:
+            pass
+
     def keep(self, name: str, directory: str) -> None:
         """Copy a file to a directory that outlives the run, if both are there. A full disk loses it."""
         path = os.path.join(directory, name)

@@ -190,6 +190,7 @@ class Nodes:
         node = self._nodes[rank]
         assert node.start is not None
         node.attempt += 1
+        self._files.forget(f"{RESULT}-{rank}")
         node.by_hand += node.is_asked
         node.is_asked = False
         return self._start(node, *node.start)

@@ -59,7 +59,7 @@ class Ranks:
         self._unreported: list[Rank] = []  # ranks whose end may wait behind their output
 
     def use(self, restarts: Restarts) -> None:
-        """Take the part that ends processes of ranks which are started again."""
+        """Set the part that ends the processes of ranks for a restart."""
         self.restarts = restarts
         restarts.on_ready, restarts.on_stuck = self._make_way, self._report_stuck
 
@@ -134,7 +134,7 @@ class Ranks:
                 pass_on(rank.pid, signal.SIGKILL)
 
     def ask_restart(self, wanted: Sequence[int], grace: float | None) -> dict[int, str]:
-        """Have ranks started again; return those that are here, each with the reason why it cannot be, or "".
+        """Begin to restart ranks; return those of this host, each with the reason why it cannot be restarted, or "".
 
         ``on_restart`` is called for those that can. grace: as in ``ControlPort.restart``
         """
@@ -255,7 +255,7 @@ class Ranks:
         return True
 
     def _start_again(self, rank: Rank) -> None:
-        """Start a rank again in place of its process that has ended."""
+        """Start a rank again after the end of its process."""
         is_node = self.nodes is not None and self.nodes.has(rank.rank)
         try:
             new = self.nodes.start_again(rank.rank) if self.nodes and is_node else self.restarts.start(rank.rank)
@@ -276,7 +276,7 @@ class Ranks:
         self.on_restart(rank.rank, new.pid, "")
 
     def _make_way(self, rank: Rank) -> None:
-        """Start a rank again whose processes have ended for it, and report both."""
+        """Restart a rank whose processes have ended on request, and report the end and the start."""
         code, number = _how(rank.status)
         attempt = self.restarts.attempt(rank.rank) + 1
         self._port.send(
@@ -291,13 +291,13 @@ class Ranks:
         self._start_again(rank)
 
     def _report_stuck(self, rank: Rank, why: str) -> None:
-        """Let a rank end whose processes do not: a second one beside them would be two of the same rank."""
+        """Cancel the restart of a rank whose processes do not end: a new process beside them would be a second rank."""
         self.on_restart(rank.rank, 0, why)
         if rank.status >= 0:
             rank.ended = time.time()
 
     def _give_up(self, rank: Rank, why: str) -> None:
-        """Start a rank not again that has made way: its end is one of those for which mesh ends the run."""
+        """Cancel the restart of a rank because the run is ending. Its end counts from now."""
         if self.restarts.drop(rank.rank):
             rank.ended = time.time()
             self.on_restart(rank.rank, 0, why)

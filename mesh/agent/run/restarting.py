@@ -1,4 +1,4 @@
-"""Ranks that are no nodes and are started again because a client asks: the end of their processes, and new ones."""
+"""Restart of ranks on request: ends their processes and starts new ones. Nodes of programs have their own restart."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ IN_CONTAINER = "ranks run in containers here, and the processes of one rank ther
 
 
 class Family:
-    """The process of a rank and all that it has started, also those whose parents have ended."""
+    """The process of a rank and all its descendants, also those whose parents have ended."""
 
     def __init__(self, leader: int) -> None:
         """leader: the pid of the rank, which leads a session"""
         self._leader = leader
-        self._known: dict[int, int] = {}  # the start of each by its pid
+        self._known: dict[int, int] = {}  # start time by pid
 
     def look(self) -> list[Process]:
-        """Return those that have not ended."""
+        """Return the processes that have not ended."""
         every = all_processes()
-        ours = below({os.getpid()}, every)  # a pid may have been given to a stranger meanwhile
+        ours = below({os.getpid()}, every)  # the kernel may have reused a pid for another process
         roots = {one.pid for one in ours if one.session == self._leader or self._known.get(one.pid) == one.start}
         found = below(roots, ours) if roots else []
         self._known.update({one.pid: one.start for one in found})
@@ -46,17 +46,17 @@ class Family:
 
 
 class _Asked:
-    """A rank whose processes are to end."""
+    """A rank whose processes must end before its restart."""
 
     def __init__(self, family: Family, kill_at: float) -> None:
         self.family, self.kill_at = family, kill_at
 
 
 class Restarts:
-    """The commands of all ranks, and the ranks whose processes end to make way for new ones."""
+    """The commands of all ranks, and the restarts in progress."""
 
     def __init__(self, port: RanksPort, loop: Loop, containers: Containers, grace: float) -> None:
-        """Start without any. grace: seconds from SIGTERM to SIGKILL, where a request has none"""
+        """grace: seconds from SIGTERM to SIGKILL, for requests without their own"""
         self._port, self._loop, self._containers, self._grace = port, loop, containers, grace
         self._starts: dict[int, Start] = {}
         self._asked: dict[int, _Asked] = {}
@@ -74,7 +74,7 @@ class Restarts:
         self._starts[rank] = argv, setting, wants_stdin
 
     def is_asked(self, rank: int) -> bool:
-        """Return True if a rank makes way for its new process."""
+        """Return True while the restart of a rank is in progress."""
         return rank in self._asked
 
     def attempt(self, rank: int) -> int:
@@ -82,7 +82,7 @@ class Restarts:
         return self._attempts.get(rank, 0)
 
     def ask(self, rank: Rank, grace: float | None) -> str:
-        """End the processes of a rank, so that it is started again; return why that cannot be, or ""."""
+        """Begin the restart of a rank: end its processes. Return why that is impossible, or ""."""
         if rank.rank in self._asked:
             return ""
         if rank.status >= 0 or rank.rank not in self._starts:
@@ -97,7 +97,7 @@ class Restarts:
         return ""
 
     def drop(self, rank: int) -> bool:
-        """Start a rank not again; return True if it was to be."""
+        """Cancel the restart of a rank; return True if there was one."""
         self._loop.cancel(("make way", rank))
         return self._asked.pop(rank, None) is not None
 
@@ -115,7 +115,7 @@ class Restarts:
         self._loop.at(("make way", rank.rank), when + LOOK_INTERVAL_S, partial(self._look, rank))
 
     def _look(self, rank: Rank) -> None:
-        """Go on once no process of a rank is left and its output was passed on."""
+        """Continue the restart once no process of the rank is left and its output is relayed."""
         asked, now = self._asked.get(rank.rank), time.monotonic()
         if asked is None or not self.is_possible:
             return

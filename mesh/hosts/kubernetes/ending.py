@@ -1,4 +1,4 @@
-"""Clean end of a command that has made something, by signals that would end it at once."""
+"""Clean up after SIGTERM and SIGHUP, which would otherwise end a command at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 def cleaning_up() -> Iterator[None]:
     """Have SIGTERM and SIGHUP raise SystemExit within the block. A second one ends the process at once.
 
-    Other threads than the main one cannot set handlers, and handlers of the program stay: the block is as it is then.
+    Changes nothing outside of the main thread, which alone can set handlers, nor for a signal that has a handler.
     """
 
     def end(number: int, frame: object) -> None:

@@ -19,10 +19,10 @@ from mesh.hosts.kubernetes.render import Made
 ASKED_AT_ONCE = 8  # rights
 CREDENTIALS_END_S = 3600.0  # before the end of credentials; a run may take longer
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-CREATE_EXEC = "pods/exec create"  # is asked for by servers from 1.35 on alone
+CREATE_EXEC = "pods/exec create"  # required by servers from 1.35 on only
 OPTIONAL = {  # rights, and what is missing without them
-    "events list": "messages lack the reasons that stand in events",
-    "resourcequotas list": "the room in quotas is not checked",
+    "events list": "messages lack reasons that only events contain",
+    "resourcequotas list": "quotas are not checked",
     CREATE_EXEC: "from version 1.35 on the server asks for it",
 }
 DRY_RUN_REFUSED = "does not support dry run"  # in the words of a server whose webhook cannot answer
@@ -56,10 +56,10 @@ def rights_of(*, is_existing: bool) -> list[Right]:
 
 
 class Preflight:
-    """The findings of a check that need no pod; they end with the first failure."""
+    """The findings of a check that need no pod, up to the first failure."""
 
     def __init__(self, api: Api, made: Made | None, missing: int = 0) -> None:
-        """made: the pods that mesh makes; None: it makes none. missing: how many of them are not there"""
+        """made: the pods that mesh makes; None: existing pods. missing: how many pods are still to be made"""
         self._api, self._made, self._missing = api, made, missing
 
     def findings(self) -> list[Finding]:
@@ -70,7 +70,7 @@ class Preflight:
                 found[finding.name] = finding
                 if finding.verdict is Verdict.FAILED:
                     break
-        except ApiAway as error:  # it has gone since its first answer
+        except ApiAway as error:  # the server stopped answering after the first step
             found["api"] = failed("api", str(error), self._api.place.kubectl("get --raw /readyz"))
         return list(found.values())
 
@@ -113,7 +113,7 @@ class Preflight:
                 answers = list(pool.map(self._may, wanted))
             except ApiFailed as error:
                 hint = f"{self._api.place.kubectl('auth can-i')} create pods"
-                return warning("rights", f"the server does not answer which there are: {error}", hint)
+                return warning("rights", f"cannot be checked: {error}", hint)
         refused = [str(right) for right, may in zip(wanted, answers, strict=True) if not may]
         optional = [one for one in refused if one in OPTIONAL and not (one == CREATE_EXEC and minor >= 35)]
         needed = [one for one in refused if one not in optional]
@@ -147,7 +147,7 @@ class Preflight:
         return self._api.post(REVIEWS, body, Review).status.allowed
 
     def _admitted(self, made: Made) -> tuple[Pod, Finding]:
-        """Have the server check a pod without making it; return the pod as it would be, and the finding."""
+        """Send a pod as a dry run; return the pod as the server would make it, and the finding."""
         body = render.pod_object(made, 0, str(uuid.uuid4()))
         try:
             pod = self._api.post(self._api.pods, body, Pod, {"dryRun": "All"})

@@ -13,14 +13,14 @@ from mesh.core.errors import UsageError
 GOES_ON = frozenset(("else", "elif", "except", "finally", "case"))  # words that go on with a statement
 ENDS = ("exit", "quit", "exit()", "quit()", "%exit")
 COMMANDS = {
-    "ranks": "%ranks 0-3 has later cells run there alone; %ranks all on every rank",
-    "rank": "%rank 7 is %ranks 7; %rank 7 CODE runs one cell there",
-    "pull": "%pull NAME or EXPRESSION fetches a list with the value of each rank, for %local",
-    "push": "%push NAME = EXPRESSION sets a name on the ranks to a value that is made here",
-    "local": "%local CODE runs code here, where %pull has put its lists",
-    "time": "%time CODE shows how long a cell takes, with the slowest rank",
-    "stacks": "%stacks shows where each rank is",
-    "restart": "%restart 7 gives a rank a new process, without names",
+    "ranks": "%ranks 0-3 runs later cells only on these ranks; %ranks all on all ranks",
+    "rank": "%rank 7 runs later cells only on rank 7; %rank 7 CODE runs one cell there",
+    "pull": "%pull NAME, %pull EXPRESSION fetches the value of each rank, as a list for %local",
+    "push": "%push NAME = EXPRESSION computes a value here, and assigns it to NAME on the ranks",
+    "local": "%local CODE runs code here, with the lists that %pull has fetched",
+    "time": "%time CODE runs a cell, and shows the time of the slowest and the fastest rank",
+    "stacks": "%stacks shows where each rank is in its code",
+    "restart": "%restart 7 starts a new process for rank 7; its names are lost",
     "help": "%help lists these commands",
     "exit": "%exit or Ctrl-D ends the run on all hosts",
 }

@@ -1,4 +1,4 @@
-"""The prompt itself: starts a rank's process for each cell to run in, sends cells, and ends the run."""
+"""The prompt: starts the ranks, sends them cells, and ends the run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
 
 
 class EndOfPromptError(Exception):
-    """The user has asked a second time for the end of a cell that does not end."""
+    """A second Ctrl-C during a cell that the first one did not end."""
 
 
 def run_prompt(wishes: Wishes) -> int:
@@ -203,7 +203,7 @@ class Prompt:
         self._screen.say(f"rank {rank}: {error}")
 
     def _wait(self, sent: dict[int, object]) -> None:
-        """Wait for a cell. Ctrl-C interrupts it on all ranks. Raises EndOfPromptError at one more if that is no use."""
+        """Wait for a cell. Ctrl-C interrupts it on all ranks. Raises EndOfPromptError at a second one if it goes on."""
         handled, at, failed_at, is_told = 0, 0.0, 0.0, False
         while (left := self._screen.wait(WAIT_INTERVAL_S)) and not self._running.has_ended:
             now = time.monotonic()
@@ -224,7 +224,7 @@ class Prompt:
                 self._screen.say(_stuck(reports, left, was_interrupted=bool(handled)))
 
     def _drop_unsent(self, sent: dict[int, object]) -> None:
-        """Wait for no rank that has not taken the cell."""
+        """Stop waiting for ranks that have not received the cell."""
         for rank, future in list(sent.items()):
             if isinstance(future, Future) and future.done():
                 del sent[rank]
@@ -233,7 +233,7 @@ class Prompt:
 
     @contextlib.contextmanager
     def _counted_interrupts(self) -> Iterator[None]:
-        """Count Ctrl-C meanwhile, so that none is raised in the middle of something."""
+        """Count Ctrl-C in place of raising KeyboardInterrupt, which could interrupt anything."""
 
         def count(number: int, frame: FrameType | None) -> None:
             self._interrupts += 1
@@ -363,7 +363,7 @@ def _stuck(reports: Mapping[int, Report], left: frozenset[int], *, was_interrupt
 
 @contextlib.contextmanager
 def _signals_raise() -> Iterator[None]:
-    """End the run in order when this process is to end."""
+    """Raise SystemExit for SIGTERM and SIGHUP, so that the run ends in order."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

@@ -141,6 +141,12 @@ class Caller:
             self._news.notify_all()
         self.on_restart(label, reason)
 
+    def settle(self, label: str, timeout: float) -> None:
+        """Wait until all that a node has sent is read. Its end of the link is closed."""
+        found = self._connections.get(label)
+        if found is not None:
+            found.join(timeout)
+
     def lose(self, label: str, reason: str) -> None:
         """Fail all calls to a node that has ended, now and later."""
         with self._news:

@@ -165,11 +165,19 @@ class Rounds:
         return self._fail(found, failure) + self._close(found, label)
 
     def lose(self, label: str, why: str) -> "List[Order]":
-        """Fail the rounds of a node that has ended, is lost, or is started again."""
+        """Fail the rounds of a node that has ended, or is lost."""
+        return self._fail_with(label, why, [one for one in self._all() if label in one.members])
+
+    def restart(self, label: str, why: str) -> "List[Order]":
+        """Fail the rounds that a node has come to before it was started again; others wait for it."""
+        return self._fail_with(label, why, [one for one in self._all() if label in one.entered])
+
+    def _fail_with(self, label: str, why: str, rounds: "Sequence[Round]") -> "List[Order]":
+        """Fail rounds because of one member, which owes nothing from now on."""
         for key in [key for key in self._owed if key[1] == label]:
             del self._owed[key]
         orders: List[Order] = []
-        for found in [one for one in (*self._gathering.values(), *self._begun.values()) if label in one.members]:
+        for found in rounds:
             if found.begun and label not in found.open:
                 continue
             found.watching.pop(label, None)
@@ -178,13 +186,8 @@ class Rounds:
             orders += self._close(found, label) if found.begun else []
         return orders
 
-    def restart(self, label: str, why: str) -> "List[Order]":
-        """Fail the rounds that a node has come to before it was started again; others wait for it."""
-        if any(label in one.entered for one in (*self._gathering.values(), *self._begun.values())):
-            return self.lose(label, why)
-        for key in [key for key in self._owed if key[1] == label]:
-            del self._owed[key]
-        return []
+    def _all(self) -> "List[Round]":
+        return [*self._gathering.values(), *self._begun.values()]
 
     def is_open(self, number: str) -> bool:
         """Return True for a round that has neither ended nor failed."""

@@ -20,7 +20,7 @@ from mesh.program.runtime.rounds import FAILED, GO, LATE, LOST, WRONG, Members, 
 from mesh.program.runtime.spreading import Assembly, Part, Plan, branches_of, cut
 from mesh.program.runtime.stopping import peers
 
-ANSWER_MARGIN_S = 2.0  # for the answer of the first member, which names those that are missing
+ANSWER_MARGIN_S = 5.0  # for the first member's answer, which names the missing members
 REDUCE_BRANCHES = 2  # hosts whose values a host combines with its own
 Root = Union[int, str, "Handle[object]"]
 How = Union[str, Combine]
@@ -29,7 +29,7 @@ NO_OPTIONS = CallOptions()
 
 
 class Turn:
-    """A collective of this process, from its begin to its end."""
+    """A call of a collective by this process."""
 
     def __init__(self, what: str, root: Root, group: Group, timeout: "float | None", has_data: bool = True) -> None:
         handles = list(peers() if group is None else group)
@@ -52,7 +52,7 @@ class Turn:
         self._sent: "List[Tuple[str, Future[object]]]" = []
 
     def _check(self) -> None:
-        """Raise ValueError for a group that cannot do this from here."""
+        """Raise ValueError for a group or root that this process cannot use."""
         if len(set(self.members)) < len(self.members):
             raise ValueError(f"{self._what}: a node is in the group twice")
         at_client = [one for one in self.members if self._hosts.get(one) == CLIENT]
@@ -69,8 +69,7 @@ class Turn:
 
     def __enter__(self) -> "Turn":
         first = self._caller.to(self.members[0])  # raises in a process that was forked, whose locks may never be free
-        if self._exchange is not None:
-            self._exchange.turn(self._all).acquire()
+        self._take_turn()
         try:
             args = (ENTER, self._all, self._label, self._what, self._has_data, self._timeout)
             call = first.round(args, NO_OPTIONS)
@@ -86,6 +85,15 @@ class Turn:
             raise
         return self
 
+    def _take_turn(self) -> None:
+        """Wait for the end of a collective of this group in another thread. Raises CallTimeout."""
+        if self._exchange is None:
+            return
+        seconds = -1 if self._timeout is None else max(0.0, self._timeout)
+        if not self._exchange.turn(self._all).acquire(timeout=seconds):
+            place = f"{self._label} on {self._hosts.get(self._label, '')}"
+            raise CallTimeout(f"{self._what}: another thread of {place} is in a collective of this group")
+
     def __exit__(self, kind: "type | None", error: "BaseException | None", trace: object) -> None:
         try:
             if self._number:
@@ -96,7 +104,7 @@ class Turn:
             self._free()
 
     def _finish(self, error: "BaseException | None") -> None:
-        """Wait until what was sent has arrived, and have the first member note the end."""
+        """Wait until everything sent has arrived, and report the end to the first member."""
         outcome: "Outcome | None" = None
         try:
             if error is None:
@@ -120,7 +128,7 @@ class Turn:
         except (ConnectionError, CallTimeout):
             if outcome is None:
                 raise
-            return outcome  # the own error is raised
+            return outcome  # this member raises its own error
 
     def _outcome(self, error: BaseException) -> Outcome:
         """Return a failure of this member as plain values, for all others."""
@@ -147,7 +155,8 @@ class Turn:
         try:
             self._until(future.done)
         except BaseException:
-            future.cancel()
+            if self._context is None or not self._context.stopped.is_set():  # else the others stop as well
+                future.cancel()
             raise
         return outcome_of(self._result(future, None))
 
@@ -181,10 +190,10 @@ class Turn:
     def _late(self) -> CallTimeout:
         first = self.members[0]
         place = f"{first} on {self._hosts.get(first, '')}"
-        return CallTimeout(f"{self._what}: {place}, which counts the members, gives no answer")
+        return CallTimeout(f"{self._what}: {place}, which counts the members, does not answer")
 
     def _checked(self, outcome: Outcome) -> Outcome:
-        """Return an outcome. Raises the failure that it is."""
+        """Return a good outcome; raise the exception of a failure."""
         kind, *rest = outcome
         if kind == LOST:
             self._known = NodeLost(*[str(one) for one in rest])
@@ -229,7 +238,7 @@ class Turn:
         self._until(looks)
         if not found:
             self._checked(outcome_of(self._watch.result()))
-            raise RuntimeError(f"{self._what}: it is over, and values are missing")
+            raise RuntimeError(f"{self._what}: it ended before all values had arrived")
         return found[0]
 
     def _receive_values(self, tag: str, senders: "Sequence[str]") -> "Dict[str, object]":
@@ -263,7 +272,7 @@ class Turn:
                 return _decoded(assembly)
 
     def scatter(self, values: "Sequence[object] | None") -> object:
-        """Send each member its value from the root, and return the own one."""
+        """Send each member its value from the root, and return this member's."""
         if self._label != self.root:
             return self._receive_values("scatter", [self.root])[self.root]
         if values is None or len(values) != len(self.members):
