@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import binascii
+import base64
 import hashlib
 import ipaddress
 import re
@@ -106,8 +106,8 @@ def _is_address(text: str) -> bool:
 def _is_key(text: str) -> bool:
     kind, _, key = text.partition(" ")
     try:
-        return bool(KEY_TYPE.fullmatch(kind)) and bool(binascii.a2b_base64(key, strict_mode=True))
-    except binascii.Error:
+        return bool(KEY_TYPE.fullmatch(kind)) and bool(base64.b64decode(key, validate=True))
+    except ValueError:
         return False
 
 
