@@ -14,6 +14,7 @@ from mesh.config import clusters, yamlfile
 from mesh.config.clusters import ClusterFile, find_cluster
 from mesh.config.modules import SECTIONS
 from mesh.config.places import clusters_place
+from mesh.config.programpart import NodePlace
 from mesh.config.project import FILE, Project
 from mesh.config.settings import (
     DEFAULT,
@@ -73,6 +74,7 @@ PROJECT_VALUES: Mapping[str, Shown] = {
     "modules": lambda project: ", ".join(name for name, _ in project.modules.descriptions),
     **{name: partial(_section, name=name) for name in SECTIONS},
     "notify": lambda project: _joined(map(_notification, project.notify)),
+    "program": lambda project: _joined(map(_nodes, project.program.items())),
 }
 
 
@@ -100,6 +102,18 @@ def _notification(one: Notification) -> str:
     """
     how = one.short.value or (f"${one.url_env}" if one.url_env else " ".join(one.command))
     return how if one.on == (Moment.END,) else f"{', '.join(moment.value for moment in one.on)}: {how}"
+
+
+def _nodes(part: tuple[str, NodePlace]) -> str:
+    """Return the place of the nodes of a label in one line. Their environment is left out: it may hold secrets.
+
+    >>> _nodes(("actor", NodePlace(on=("tpu-[1-3]",), gpus=4)))
+    'actor: on tpu-[1-3], gpus 4'
+    """
+    label, place = part
+    shown = {"on": " ".join(place.on), "gpus": place.gpus, "python": place.python}
+    given = ", ".join(f"{key} {value}" for key, value in shown.items() if value)
+    return f"{label}: {given}" if given else label
 
 
 def _place(project: Project, key: str) -> str:
