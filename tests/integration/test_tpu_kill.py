@@ -62,6 +62,7 @@ class TpuLife(Life):
         self.preemptions = 0
         self.expected = list(JOBS)
         self.struck: set[tuple[int, State]] = set()
+        self.kept = (0, 0)
         for name, labels in FOREIGN.items():
             fields = {"accelerator_type": "v4-8", "runtime_version": "x", "labels": labels}
             tpus.control("create_node", zone=ZONES[0], name=name, fields=fields, request_id="")
@@ -106,11 +107,10 @@ class TpuLife(Life):
             if self.process is not None and self.random.random() < STRIKE_SHARE:
                 self.process.kill()
 
-    @property
-    def kept(self) -> tuple[int, int]:
-        """How often machines were kept, and how often the next job got them."""
+    def count_kept(self) -> None:
+        """Count how often machines were kept, and how often the next job got them."""
         keepers = [job for job in self.store.jobs() if job.kept_until]
-        return len(keepers), sum(one.is_handed for job in keepers for one in job.generations)
+        self.kept = len(keepers), sum(one.is_handed for job in keepers for one in job.generations)
 
     def check(self) -> list[str]:
         wrong = self.wrong_ends()
@@ -200,6 +200,7 @@ def live(root: Path, seed: int, faults: float = 0.0) -> tuple[list[str], TpuLife
         try:
             life.live()
             tpus.faults()
+            life.count_kept()
             return life.check(), life
         finally:
             life.store.close()
