@@ -55,7 +55,8 @@ def test_the_first_run_unpacks_it_and_the_next_one_imports_compiled_modules(
     assert own().stat().st_mode & 0o777 == 0o700
     assert version.size_of(str(own())) == sum(map(len, blob._sources().values()))
     assert list(own().rglob("*.pyc"))
-    assert not list(MINE.glob(install.DRAFT_PREFIX + "*"))
+    # Other tests of this machine may unpack an agent at the same time.
+    assert eventually(lambda: not list(MINE.glob(install.DRAFT_PREFIX + "*")), 20.0)
 
 
 def test_a_host_that_has_this_version_gets_at_most_10_kb_in_a_whole_run(
