@@ -1,4 +1,4 @@
-"""What the row ``programs`` measures on hosts: a file of a project, which is run as a program of its user.
+"""A program as a user's project has it. The row ``programs`` measures it on hosts.
 
     python3 program_hosts.py broadcast|launch|relay|callers ARGUMENT...
 

@@ -1,4 +1,4 @@
-"""One node that prints a line: Launchpad's first example, with another import line.
+"""Launchpad's first example with another import line: a node that prints a line.
 
 python3 hello_world.py                    # in a thread of this process
 MESH_CLUSTER=pod python3 hello_world.py   # on a host of the cluster

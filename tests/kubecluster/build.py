@@ -33,7 +33,7 @@ DEBIAN_PACKAGES = (  # everything else that a cluster is made of
 GO = "/usr/lib/go-1.19/bin/go"
 # The vendored one does not know the map iterators of this Go.
 REFLECT2 = "/usr/share/gocode/src/github.com/modern-go/reflect2"
-# Of newer images, and of older ones.
+# Files of apt's sources: on newer images of Debian, and on older ones.
 APT_SOURCES = (Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list"))
 LOW = ("nice", "-n19", "ionice", "-c3")  # priority
 BUILD_TIMEOUT_S = 7200.0  # with the lowest priority on a busy machine

@@ -118,7 +118,7 @@ def test_machines_of_a_job_that_ends_belong_to_another_one_until_their_time_is_o
     assert (row_of(keeper).machines, row_of(keeper).kept_from) == (("h0", "h1"), ended.id)
     assert cloud.owner == (Whose.OWNED, keeper.id)
     assert wake_at(keeper) == keeper.kept_until
-    # One moment before its time, and then.
+    # Just before its time is over, and then.
     assert cloud.add(keeper.id, Timer(time=keeper.kept_until - 1)).state is State.RUNNING
     decided = store.record(keeper.id, Timer(time=keeper.kept_until))
     assert [type(one.order).__name__ for one in decided.orders] == ["Delete"]

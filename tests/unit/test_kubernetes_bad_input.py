@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 
 from mesh.cli.program import run
+from tests.kubecluster.alone import stand_in_alone
 from tests.kubecluster.stand_in import Refused, StandIn
-from tests.lab import Lab
 
 THERE = "gpus:\n  kubernetes:\n    selector: app=x\n"
 MADE = "gpus:\n  kubernetes:\n    image: x\n"
@@ -22,14 +22,7 @@ Change = Callable[[StandIn, Path], object]
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     """A stand-in without machines, whose pods wait for ever, and a user of it."""
-    for name in ("KUBECONFIG", "MESH_CLUSTER", "XDG_CONFIG_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("MESH_CLUSTERS", str(tmp_path / "cluster.yaml"))
-    monkeypatch.chdir(tmp_path)
-    with StandIn(cast("Lab", SimpleNamespace(hosts=[]))) as stand_in:
-        stand_in.write_kubeconfig(tmp_path)
+    with stand_in_alone(tmp_path, monkeypatch) as stand_in:
         yield stand_in
 
 

@@ -37,8 +37,8 @@ from mesh.hosts.kubernetes.records import PodsRecords
 from mesh.hosts.kubernetes.render import Made
 from mesh.hosts.kubernetes.user import user_here
 from tests.facts import facts
+from tests.kubecluster.alone import stand_in_alone
 from tests.kubecluster.stand_in import Refused, StandIn
-from tests.lab import Lab
 
 YAML = """\
 gpus:
@@ -50,15 +50,8 @@ there:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    for name in ("KUBECONFIG", "MESH_CLUSTER", "XDG_CONFIG_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("MESH_CLUSTERS", str(tmp_path / "cluster.yaml"))
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "cluster.yaml").write_text(YAML)
-    with StandIn(cast("Lab", SimpleNamespace(hosts=[]))) as stand_in:
-        stand_in.write_kubeconfig(tmp_path)
+    with stand_in_alone(tmp_path, monkeypatch) as stand_in:
         yield stand_in
 
 

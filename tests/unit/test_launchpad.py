@@ -501,7 +501,7 @@ def test_hosts_of_labels_in_the_project(
 
 
 def test_how_hosts_may_be_written(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one of cluster.yaml, as an alias of ssh_config, and as user, host and port."""
+    """A host may be a name of cluster.yaml, an alias of ssh_config, or user, host and port."""
     monkeypatch.setenv("HOME", str(home.path))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.chdir(home.project)
