@@ -44,6 +44,7 @@ def begin_request(run: Run, node: int) -> Begin:
         plan=run.local.plan,
         nodes=nodes_of(run, node),
         node_ports=cluster.ports,
+        program=spec.is_program and run.local.have is None,
         tied=spec.tied,
         **rules,
     )
