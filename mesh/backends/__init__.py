@@ -1,1 +1,1 @@
-"""Ways to reach hosts: each opens channels over its own transport (SSH, a command that is started here, pods, or a switchboard)."""
+"""Ways to reach hosts: each opens channels over its own transport (SSH, a command here, pods, or a switchboard)."""
