@@ -15,12 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mesh.app import carriers
-from mesh.app.carriers import Carrier, Means
-from mesh.backends.command import CommandChannel
 from mesh.backends.switchboard.backend import SwitchboardBackend
 from mesh.backends.switchboard.program import pack
 from mesh.backends.switchboard.ways import Connect, relay_argv, tcp
+
+from mesh.app import carriers
+from mesh.app.carriers import Carrier, Means
+from mesh.backends.command import CommandChannel
 from mesh.core.cluster import Cluster
 from mesh.core.interfaces import Backend, Channel
 from mesh.engine.credentials import make_credentials

@@ -16,7 +16,7 @@ from mesh.engine.supervisor.program import ProgramWatch
 from mesh.engine.supervisor.state import State
 
 HOST_LOST = "its host is lost"  # begins the reason, by which other nodes close their links to the host
-LEASES = 2  # beats that wait in a broken connection may arrive up to a lease later, and renew it once
+LEASES_COUNT = 2  # beats that wait in a broken connection may arrive up to a lease later, and renew it once
 LEASE_MARGIN_S = 10.0  # for SIGKILL to take effect
 
 
@@ -166,7 +166,7 @@ class Moves:
         if to is None or len({self._begin.node(rank) for rank in ranks}) > 1:
             return None
         rules = state.spec.rules
-        wait = 0.0 if event.is_clear else LEASES * rules.lease + rules.grace + LEASE_MARGIN_S
+        wait = 0.0 if event.is_clear else LEASES_COUNT * rules.lease + rules.grace + LEASE_MARGIN_S
         orders: list[Order] = []
         for rank in ranks:
             before = self._moving.pop(rank, None)
