@@ -33,6 +33,7 @@ from mesh.protocol.answers import Serving as ServingMessage
 from mesh.protocol.frames import Decoder, FrameError, encode
 from mesh.protocol.journal import JOURNAL_VERSION, OF_JOURNAL
 from mesh.protocol.messages import PROTOCOL_VERSION, VersionError
+from mesh.protocol.nodes import Node
 from mesh.protocol.records import Record
 from mesh.protocol.requests import Introduce, Lock
 from mesh.protocol.tables import REQUESTS
@@ -387,6 +388,8 @@ def asked(*told: bytes) -> Any:
     talk._asked.serve(1)
     talk._asked.fetch(1)
     talk._asked.start([RANK])
+    talk._asked.release(RANK)
+    talk._asked.adopt(Node(rank=RANK, label="echo/0", sockets=1))
     talk._asked.give(RANK, 1)
     talk._asked.ask(questions.Hush(), has_enclosed=False)
     talk._asked.end()
