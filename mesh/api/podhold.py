@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from mesh.api.holding import check_idle
 from mesh.backends.pods import state
+from mesh.backends.pods.api import NoContext
 from mesh.backends.pods.objects import Pod
 from mesh.config.podspec import MadePods
 from mesh.core.cluster import Cluster
@@ -44,19 +45,48 @@ def down_pods(cluster: Cluster, notify: Notify, *, is_forced: bool = False) -> N
 
     Those in a context or namespace that cluster.yaml named before are deleted as well.
 
-    is_forced: even while a run is on, or if pods do not answer
+    is_forced: even while a run is on, or if pods do not answer; pods whose context kubeconfig lacks are given up
     Raises InUse if a run is on, NotOurs for pods that were made elsewhere, and MeshError.
     """
     count, failure = 0, None
     for one in _places(cluster):
         try:
             count += _down(one, notify, is_forced=is_forced)
+        except NoContext as error:
+            if is_forced and one is not cluster:
+                count += _give_up(one, notify)
+            else:
+                failure = failure or (error if one is cluster else _out_of_reach(one, error))
         except MeshError as error:  # the others are deleted all the same
             failure = failure or error
     if failure is not None:
         raise failure
     if not count:
         notify(f"{cluster.name} has no pods: nothing to delete")
+
+
+def _out_of_reach(cluster: Cluster, error: NoContext) -> MeshError:
+    """Return the error for pods that were made in a context that kubeconfig does not have any more."""
+    assert isinstance(cluster.source, MadePods)
+    return MeshError(
+        f"{cluster.name}: its pods in namespace {cluster.source.namespace} cannot be deleted ({error})",
+        hint=f"mesh down --force {cluster.name}  # gives them up: idle pods end by themselves",
+    )
+
+
+def _give_up(cluster: Cluster, notify: Notify) -> int:
+    """Remove the records of pods that are out of reach; return how many there were."""
+    source, records = cluster.source, PodsRecords(os.environ)
+    assert isinstance(source, MadePods)
+    place = (cluster.name, source.context, source.namespace)
+    given_up = [one for one in records.read() if (one.cluster, one.context, one.namespace) == place]
+    for record in given_up:
+        records.remove(record.uid)
+        notify(
+            f"{cluster.name}: {record.pods} pods in namespace {record.namespace} are given up: kubeconfig has no "
+            f"context {record.context!r}; {record.root} there owns them"
+        )
+    return len(given_up)
 
 
 def _places(cluster: Cluster) -> Iterator[Cluster]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import cast
 import pytest
 
 from mesh.cli.program import run
+from mesh.hosts.kubernetes.records import PodsRecord, PodsRecords
 from tests.kubecluster.alone import stand_in_alone
 from tests.kubecluster.stand_in import Refused, StandIn
 
@@ -139,3 +141,21 @@ def test_a_reserved_name_is_refused(
     (tmp_path / "cluster.yaml").write_text(f"a:\n  hosts: [b]\n{name}:\n  hosts: [c]\n")
     run(["mesh", "clusters"])
     assert "cluster.yaml:4: " in capfd.readouterr().out
+
+
+def test_pods_of_a_context_that_is_gone_are_named_and_given_up_by_force(
+    cluster: StandIn, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(MADE)
+    record = PodsRecord(uid="u", root="mesh-gpus-a", cluster="gpus", context="old", namespace="n", pods=2, since=1.0)
+    records = PodsRecords(os.environ)
+    records.write(record)
+    assert run(["mesh", "down", "gpus"]) == 125
+    err = capfd.readouterr().err
+    assert "its pods in namespace n cannot be deleted" in err
+    assert "there is no context 'old'" in err
+    assert "mesh down --force gpus" in err
+    assert records.has("u")
+    assert run(["mesh", "down", "--force", "gpus"]) == 0
+    assert "2 pods in namespace n are given up" in "".join(capfd.readouterr())
+    assert run(["mesh", "down", "gpus"]) == 0

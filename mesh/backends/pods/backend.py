@@ -112,7 +112,7 @@ class PodsBackend:
             return HostUnreachable(f"pod {name}: {gone}", step=state.SCHEDULE, is_final=True)
         if pod is not None and not state.runs(pod, self._place.container):
             assert self._api is not None
-            why, _ = state.waits_for(pod, events_of(self._api, pod))
+            why, _ = state.waits_for(pod, events_of(self._api, pod), self._place.container)
             hint = f"{self._place.kubectl('describe pod')} {name}"
             return HostUnreachable(f"pod {name}: {why}", hint=hint, step=state.step_of(pod))
         return HostUnreachable(f"pod {name}: {error}", hint=error.hint, step=state.SCHEDULE)
@@ -218,7 +218,7 @@ class PodsBackend:
             restarts = self._restarts.setdefault(name, state.status_of(pod, container).restart_count)
         if uid != pod.metadata.uid:
             self._lose(name, "the pod was deleted, and another one of its name made")
-        elif state.is_over(pod):
+        elif state.has_ended(pod, container):
             self._lose(name, state.end_of(pod, container))
         elif restarted := state.restart_of(pod, container, restarts):
             self._lose(name, restarted)

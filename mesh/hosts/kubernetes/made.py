@@ -20,7 +20,8 @@ from mesh.core.statusline import StatusLine
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.kubernetes import render
 from mesh.hosts.kubernetes.choice import all_hosts, hosts_of
-from mesh.hosts.kubernetes.making import Maker, NotOurs, remove_ended
+from mesh.hosts.kubernetes.clearing import remove_ended
+from mesh.hosts.kubernetes.making import Maker, NotOurs
 from mesh.hosts.kubernetes.preflight import Preflight
 from mesh.hosts.kubernetes.records import PodsRecord, PodsRecords
 from mesh.hosts.kubernetes.render import Made
@@ -58,7 +59,7 @@ def _there(cluster: Cluster, api: Api, maker: Maker, purpose: Purpose) -> Cluste
     """Return the cluster with the pods that there are now. Raises NoHosts if none runs, and MeshError."""
     recorded = maker.recorded()
     root = maker.root()
-    pods = [pod for pod in maker.pods(root.metadata.uid) if not state.is_over(pod)] if root else []
+    pods = _left(maker, root.metadata.uid) if root else []
     if purpose is Purpose.REFRESH:
         if root is None:
             maker.forget(recorded)
@@ -76,12 +77,17 @@ def _there(cluster: Cluster, api: Api, maker: Maker, purpose: Purpose) -> Cluste
     return found
 
 
+def _left(maker: Maker, uid: str) -> list[Pod]:
+    """Return the pods of a root that have not ended. Raises MeshError."""
+    return [pod for pod in maker.pods(uid) if not state.has_ended(pod, render.CONTAINER)]
+
+
 def _checked(api: Api, maker: Maker) -> Sequence[Finding]:
     """Return the findings about pods that mesh makes, without a look into those that are there."""
     running, elsewhere = 0, list[Finding]()
     try:
         if (root := maker.root()) is not None:
-            running = len([pod for pod in maker.pods(root.metadata.uid) if not state.is_over(pod)])
+            running = len(_left(maker, root.metadata.uid))
     except (ApiFailed, ApiAway):
         pass  # the findings have the reason
     except NotOurs as error:
@@ -104,6 +110,7 @@ def make(cluster: Cluster, notify: StatusLine, until: float, *, adopts: bool = F
     """Make the pods of a cluster, which stay until a time; return it with them, and their record. Raises MeshError."""
     api, maker = maker_of(cluster, notify, until)
     with api:
+        remove_ended(api, user_here(), PodsRecords(os.environ))
         if adopts:
             maker.adopt()
         uid, pods = maker.ensure()
