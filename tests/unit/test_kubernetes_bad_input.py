@@ -37,7 +37,7 @@ def no_kubeconfig(cluster: StandIn, home: Path) -> None:
 
 
 def no_library(cluster: StandIn, home: Path) -> None:
-    sys.modules["kubernetes"] = cast("SimpleNamespace", None)  # type: ignore[assignment]
+    sys.modules["websocket"] = cast("SimpleNamespace", None)  # type: ignore[assignment]
 
 
 def has_pod(cluster: StandIn, home: Path) -> None:
@@ -121,7 +121,7 @@ def test_one_message_with_its_status(
 ) -> None:
     text, change, status, words = CASES[name]
     (tmp_path / "cluster.yaml").write_text(text)
-    monkeypatch.setitem(sys.modules, "kubernetes", sys.modules.get("kubernetes") or __import__("kubernetes"))
+    monkeypatch.setitem(sys.modules, "websocket", sys.modules.get("websocket") or __import__("websocket"))
     change(cluster, tmp_path)
     assert run(["mesh", "run", "gpus", "true"]) == status
     out, err = capfd.readouterr()

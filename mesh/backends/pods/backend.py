@@ -45,6 +45,7 @@ class PodsBackend:
         self._uids: dict[str, str] = {}  # of the pods that were opened
         self._restarts: dict[str, int] = {}  # of their containers, then
         self._gone: dict[str, str] = {}  # why a pod is gone, by name
+        self._away = ""  # why the API server did not answer the last question about a pod; "": it did
         self._channels: dict[str, list[ExecChannel]] = {}
         self._is_over = threading.Event()
         self._watch: threading.Thread | None = None
@@ -133,7 +134,7 @@ class PodsBackend:
 
     def why(self, node: int) -> str:
         name = self._hosts[node].name
-        if (why := self._why(name)) or self._api is None:
+        if (why := self._why(name) or self._away) or self._api is None:
             return why
         with self._has_lost:
             self._has_lost.wait_for(lambda: self._gone.get(name) or self._is_over.is_set(), END_SHOWN_S)
@@ -239,10 +240,13 @@ class PodsBackend:
         try:
             pod = self._api.get(self._api.path("pods", name), Pod, timeout=timeout)
         except ApiFailed as error:
+            self._away = ""
             if error.status == 404:
                 self._lose(name, "the pod is gone: it was deleted")
             return None
-        except ApiAway:
+        except ApiAway as error:
+            self._away = f"API server {error}"
             return None
+        self._away = ""
         self._note(pod)
         return pod
