@@ -3,6 +3,7 @@
 ``python -m tests.kubecluster.faults kills 50 7``: 50 clients are killed at random moments; 7 is the seed.
 ``python -m tests.kubecluster.faults restarts 20``: the API server is killed in 20 runs, and started again later.
 ``python -m tests.kubecluster.faults away``: the API server is away for 120 s, in an attended and in a detached run.
+``python -m tests.kubecluster.faults ends``: how long after the end of a pod its run ends, and the verdict.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
@@ -21,7 +23,7 @@ import yaml
 from mesh.api.podshow import role_text
 from tests.conftest import Home
 from tests.kubecluster import images
-from tests.kubecluster.cluster import USER, Cluster
+from tests.kubecluster.cluster import ADMIN, NODES, USER, Cluster
 from tests.lab import eventually
 
 PATIENT_S = 240.0  # for what takes at most 60 s, on a machine with much to do
@@ -32,12 +34,19 @@ TEXT = (
     "[ $i = 100 ] && until [ -e /mesh/go ]; do sleep 0.1; done; done; rm /mesh/go"
 )
 SHELL = "sh -c for i in"  # begins the command line of its processes
+HOG = (
+    "import os, time\n"
+    "while not os.path.exists('/mesh/go'): time.sleep(0.1)\n"
+    "open('/mesh/data', 'wb').write(b'x' * (20 << 20))\n"
+    "time.sleep(86400)"
+)
 DELAYS_S = (2.0, 5.0, 10.0, 20.0)  # for which an API server is away
 AWAY_S = 120.0
 GRACE_S, HOLD_S, START_S = 1, 5, 15
 NO_IMAGE = "absent.test/x:1"  # its registry has no address, so that it is pulled again and again
 LATEST_S = 6.0  # after the start of a client, at which it is killed
 PODS_AT_ONCE = 40
+HOGS = "os.path.exists"  # is in the command line of what waits for its file
 
 
 def made(nodes: int, *more: str, image: str = images.PYTHON, hold: str = "2s", name: str = "gpus") -> str:
@@ -61,11 +70,36 @@ def still_run(kube: Cluster) -> dict[str, str]:
     }
 
 
-def let_go(kube: Cluster) -> None:
-    """Let the commands of TEXT go on."""
-    for pid in kube.pids(SHELL):
+def let_go(kube: Cluster, text: str = SHELL, path: str = "mesh/go") -> None:
+    """Make a file in the containers of processes that wait for it, by default of those of TEXT."""
+    for pid in kube.pids(text):
         with contextlib.suppress(OSError):  # a fork of the shell, which has become a program and ended
-            Path(f"/proc/{pid}/root/mesh/go").touch()
+            Path(f"/proc/{pid}/root/{path}").touch()
+
+
+def end_pod(kube: Cluster, name: str, verb: str) -> None:
+    """Delete a pod, or evict it as a drain does. verb: "DELETE" or "evict", for the two."""
+    path = kube.path("pods", name)
+    if verb == "DELETE":
+        kube.ask("DELETE", path)
+    else:
+        body = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name}}
+        kube.ask("POST", f"{path}/eviction", body)
+
+
+def make_full_pod(kube: Cluster, name: str) -> None:
+    """Make a pod that writes more than it may once its file is there, so that its node evicts it."""
+    volume = {"name": "data", "emptyDir": {"sizeLimit": "1Mi"}}
+    container = {"command": ["python3", "-c", HOG], "volumeMounts": [{"name": "data", "mountPath": "/mesh"}]}
+    kube.make_pod(name, {"app": "x"}, restartPolicy="Never", container=container, volumes=[volume])
+
+
+def make_big_pod(kube: Cluster, name: str) -> None:
+    """Make a pod that takes more memory than it may once its file is there."""
+    text = HOG.replace("open('/mesh/data', 'wb').write(b'x' * (20 << 20))", "x = [b'x' * n for n in range(10**6)]")
+    limits = {"resources": {"limits": {"memory": "96Mi"}}}
+    container = {"command": ["sh", "-c", 'mkdir -p /mesh; exec python3 -c "$0"', text], **limits}
+    kube.make_pod(name, {"app": "x"}, restartPolicy="Never", container=container)
 
 
 def wait_until_up(kube: Cluster, count: int, client: subprocess.Popen[bytes], text: str = SLEEP) -> None:
@@ -181,6 +215,38 @@ def _away(home: Home, kube: Cluster) -> None:
     print(f"detached: status {done.status}, {len(done.lines)} of {2 * LINES} lines\n{done.err}")
 
 
+def _ends(home: Home, kube: Cluster) -> None:
+    kube.write_kubeconfig(home.path, ADMIN)  # who may read nodes
+    ways: dict[str, Callable[[], None]] = {
+        "deleted": lambda: end_pod(kube, "w", "DELETE"),
+        "evicted by the API": lambda: end_pod(kube, "w", "evict"),
+        "out of memory": lambda: let_go(kube, HOGS),
+        "evicted by its node": lambda: let_go(kube, HOGS),
+        "kubelet killed": lambda: kube.kill("kubelet", "node-2"),
+    }
+    for name, end in ways.items():
+        kube.make_pod("other", {"app": "x"}, NODES[0])
+        if name == "out of memory":
+            make_big_pod(kube, "w")
+        elif name == "evicted by its node":
+            make_full_pod(kube, "w")
+        else:
+            kube.make_pod("w", {"app": "x"}, NODES[1])
+        kube.wait_for_pods("app=x", 2)
+        client = home.popen("run", "--grace", "1", "k8s:app=x", "sh", "-c", f"exec {SLEEP}")
+        wait_until_up(kube, 2, client)
+        began = time.monotonic()
+        end()
+        _, err = client.communicate(timeout=PATIENT_S)
+        lasted = time.monotonic() - began
+        print(f"---- {name}: status {client.returncode} after {lasted:.1f} s; left: {kube.processes(SLEEP)}")
+        print(err.decode(), flush=True)
+        if name == "kubelet killed":
+            kube.start_kubelet(2)
+            assert eventually(kube.is_ready, PATIENT_S)
+        kube.clear()
+
+
 def main() -> None:
     """Do what the command line names. Raises AssertionError if a promise is broken."""
     kind, numbers = sys.argv[1], [int(one) for one in sys.argv[2:]]
@@ -196,6 +262,8 @@ def main() -> None:
             _kills(home, kube, numbers[0], numbers[1] if len(numbers) > 1 else random.randrange(10**6))
         elif kind == "restarts":
             _restarts(home, kube, numbers[0])
+        elif kind == "ends":
+            _ends(home, kube)
         else:
             _away(home, kube)
 

@@ -159,3 +159,14 @@ def test_pods_of_a_context_that_is_gone_are_named_and_given_up_by_force(
     assert run(["mesh", "down", "--force", "gpus"]) == 0
     assert "2 pods in namespace n are given up" in "".join(capfd.readouterr())
     assert run(["mesh", "down", "gpus"]) == 0
+
+
+@pytest.mark.parametrize("words", [["run", "-q"], ["exec", "-q"], ["run"]])
+def test_quiet_commands_show_no_progress_of_pods(
+    cluster: StandIn, tmp_path: Path, words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(MADE + "    start_timeout: 1s\n")
+    assert run(["mesh", *words, "gpus", "true"]) == 125
+    err = capfd.readouterr().err
+    assert ("making 1 pods" in err) == ("-q" not in words)
+    assert "not all pods run after 1 s" in err

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlencode, urlsplit
 
 from mesh.backends.pods.access import PIP, Access, access_of
@@ -276,19 +276,20 @@ def _pool(access: Access) -> PoolManager:
         import websocket  # noqa: F401  (named by the message that lacks it, before a pod is made)
     except ImportError as error:
         raise UsageError(f"pods need Kubernetes' Python client ({error})", hint=PIP) from error
-    settings: dict[str, Any] = {"maxsize": CONNECTIONS_KEPT}
-    if access.server.startswith("https:"):
-        settings["ssl_context"] = access.tls
-        if access.server_name:
-            settings["server_hostname"] = access.server_name
-        if not access.tls.check_hostname:
-            settings["assert_hostname"] = False
     if not access.proxy or _goes_around(access):
-        return urllib3.PoolManager(**settings)
-    proxy = urlsplit(access.proxy)
-    own = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}" if proxy.username else None
-    headers = urllib3.make_headers(proxy_basic_auth=own) if own else None
-    return urllib3.ProxyManager(access.proxy, proxy_headers=headers, **settings)
+        pool = urllib3.PoolManager(maxsize=CONNECTIONS_KEPT)
+    else:
+        proxy = urlsplit(access.proxy)
+        own = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}" if proxy.username else None
+        headers = urllib3.make_headers(proxy_basic_auth=own) if own else None
+        pool = urllib3.ProxyManager(access.proxy, proxy_headers=headers, maxsize=CONNECTIONS_KEPT)
+    if access.server.startswith("https:"):
+        pool.connection_pool_kw["ssl_context"] = access.tls
+        if access.server_name:
+            pool.connection_pool_kw["server_hostname"] = access.server_name
+        if not access.tls.check_hostname:
+            pool.connection_pool_kw["assert_hostname"] = False
+    return pool
 
 
 def _goes_around(access: Access) -> bool:

@@ -32,11 +32,14 @@ from mesh.hosts.kubernetes.user import user_here
 class MadePodSource:
     """Pods that are made for a run, and end themselves once they have been idle for a time."""
 
+    def __init__(self) -> None:
+        self.is_quiet = False
+
     def find(self, cluster: Cluster, purpose: Purpose) -> Cluster:
         """Return the cluster with its pods as hosts; make them for a run. Raises MeshError."""
         if purpose is Purpose.LIST:
             return replace(cluster, note=_listed(cluster))
-        api, maker = maker_of(cluster, StatusLine(_report, sys.stderr))
+        api, maker = maker_of(cluster, StatusLine() if self.is_quiet else StatusLine(_report, sys.stderr))
         with api:
             if purpose is not Purpose.RUN:
                 return _there(cluster, api, maker, purpose)
@@ -103,7 +106,7 @@ def maker_of(cluster: Cluster, notify: StatusLine, until: float = 0.0) -> tuple[
     place = PodPlace(context=source.context, namespace=source.namespace, container=render.CONTAINER)
     api = api_of(place, source.place)
     made = Made(cluster=cluster.name, user=user_here(), source=source, python=cluster.python, until=until)
-    return api, Maker(api, made, PodsRecords(os.environ), notify)
+    return api, Maker(api, made, PodsRecords(os.environ), notify, warn=_report)
 
 
 def make(cluster: Cluster, notify: StatusLine, until: float, *, adopts: bool = False) -> tuple[Cluster, PodsRecord]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from msgspec.structs import replace
@@ -45,9 +45,18 @@ class NotOurs(MeshError):
 class Maker:
     """Makes, finds and deletes the pods of one cluster."""
 
-    def __init__(self, api: Api, made: Made, records: PodsRecords, notify: StatusLine | None = None) -> None:
+    def __init__(
+        self,
+        api: Api,
+        made: Made,
+        records: PodsRecords,
+        notify: StatusLine | None = None,
+        warn: Callable[[str], object] | None = None,
+    ) -> None:
+        """notify: shows progress; warn: gets what needs an action of the user (default: notify)"""
         self._api, self.made, self._records = api, made, records
         self._notify = notify or StatusLine()
+        self._warn = warn or self._notify
 
     def root(self) -> Thing | None:
         """Return the root of the pods; None without one. Raises MeshError, and NotOurs if it was made elsewhere."""
@@ -136,7 +145,7 @@ class Maker:
             try:
                 self._give_up(uid, created, waiters, is_new=is_new)
             except MeshError as error:
-                self._notify(f"{self.made.cluster}: its pods may be left: mesh down {self.made.cluster} ({error})")
+                self._warn(f"{self.made.cluster}: its pods may be left: mesh down {self.made.cluster} ({error})")
             raise
 
     def _give_up(self, uid: str, created: Sequence[Thing], waiters: Waiters, *, is_new: bool) -> None:
