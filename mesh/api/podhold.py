@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from mesh.api.holding import check_idle
+from mesh.api.holding import InUse, check_idle
 from mesh.backends.pods import state
 from mesh.backends.pods.api import NoContext
 from mesh.backends.pods.objects import Pod
 from mesh.config.podspec import MadePods
 from mesh.core.cluster import Cluster
-from mesh.core.errors import MeshError, UsageError
+from mesh.core.errors import MeshError, NoHosts, UsageError
 from mesh.core.statusline import StatusLine
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.kubernetes import render
@@ -115,11 +115,26 @@ def _down(cluster: Cluster, notify: Notify, *, is_forced: bool) -> bool:
         if root is None:
             maker.forget(recorded)
             return False
-        if not is_forced and any(_may_have_a_run(pod) for pod in maker.pods(root.metadata.uid)):
-            check_idle(MadePodSource().find(cluster, Purpose.ASK))
+        if not is_forced:
+            _check_idle(cluster, lambda: {pod.name for pod in maker.pods(root.metadata.uid) if _may_have_a_run(pod)})
         maker.delete(root)
     notify(f"{cluster.name}: its pods in namespace {api.place.namespace} are deleted")
     return True
+
+
+def _check_idle(cluster: Cluster, running: Callable[[], set[str]]) -> None:
+    """Raise as ``check_idle``, but not for pods that end while they are asked. running: returns those that run now"""
+    asked = running()
+    while asked:
+        try:
+            check_idle(MadePodSource().find(cluster, Purpose.ASK))
+        except (InUse, NoHosts):
+            left = running()
+            if left >= asked:
+                raise
+            asked = left
+        else:
+            return
 
 
 def _may_have_a_run(pod: Pod) -> bool:

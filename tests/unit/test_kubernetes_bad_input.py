@@ -11,7 +11,11 @@ from typing import cast
 
 import pytest
 
+from mesh.api.podhold import _check_idle
 from mesh.cli.program import run
+from mesh.config.podspec import MadePods, PodTemplate
+from mesh.core.cluster import Cluster
+from mesh.core.errors import NoHosts
 from mesh.hosts.kubernetes.records import PodsRecord, PodsRecords
 from tests.kubecluster.alone import stand_in_alone
 from tests.kubecluster.stand_in import Refused, StandIn
@@ -170,3 +174,13 @@ def test_quiet_commands_show_no_progress_of_pods(
     err = capfd.readouterr().err
     assert ("making 1 pods" in err) == ("-q" not in words)
     assert "not all pods run after 1 s" in err
+
+
+def test_pods_that_end_while_they_are_asked_hold_up_no_down(cluster: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([{"a", "b"}, {"b"}, {"b"}])
+    gpus = Cluster(name="gpus", hosts=(), source=MadePods(template=PodTemplate(image="x"), nodes=2))
+    with pytest.raises(NoHosts, match="gpus has no pods"):  # b still runs
+        _check_idle(gpus, lambda: next(answers))
+    answers = iter([{"a", "b"}, {"b"}, set()])
+    _check_idle(gpus, lambda: next(answers))
+    assert list(answers) == []
