@@ -166,6 +166,8 @@ def test_pods_of_another_state_directory_are_named_and_adopted(home: Home, empty
         refused = home.mesh(*words)
         assert refused.status == 75, refused.err
         assert "were made elsewhere" in refused.err
+    asked = home.mesh("ps", "gpus")  # a question changes nothing
+    assert (asked.status, asked.err) == (0, "no runs on gpus\n"), asked.out
     assert home.mesh("up", "--adopt", "gpus").status == 0
     assert home.mesh("down", "gpus", within=PATIENT_S).status == 0
 

@@ -218,20 +218,21 @@ def _away(home: Home, kube: Cluster) -> None:
 def _ends(home: Home, kube: Cluster) -> None:
     kube.write_kubeconfig(home.path, ADMIN)  # who may read nodes
     ways: dict[str, Callable[[], None]] = {
-        "deleted": lambda: end_pod(kube, "w", "DELETE"),
-        "evicted by the API": lambda: end_pod(kube, "w", "evict"),
+        "deleted": lambda: end_pod(kube, "w-0", "DELETE"),
+        "evicted by the API": lambda: end_pod(kube, "w-1", "evict"),
         "out of memory": lambda: let_go(kube, HOGS),
         "evicted by its node": lambda: let_go(kube, HOGS),
         "kubelet killed": lambda: kube.kill("kubelet", "node-2"),
     }
-    for name, end in ways.items():
-        kube.make_pod("other", {"app": "x"}, NODES[0])
+    for number, (name, end) in enumerate(ways.items()):
+        pod = f"w-{number}"  # a node may still end what had a name before
+        kube.make_pod(f"other-{number}", {"app": "x"}, NODES[0])
         if name == "out of memory":
-            make_big_pod(kube, "w")
+            make_big_pod(kube, pod)
         elif name == "evicted by its node":
-            make_full_pod(kube, "w")
+            make_full_pod(kube, pod)
         else:
-            kube.make_pod("w", {"app": "x"}, NODES[1])
+            kube.make_pod(pod, {"app": "x"}, NODES[1])
         kube.wait_for_pods("app=x", 2)
         client = home.popen("run", "--grace", "1", "k8s:app=x", "sh", "-c", f"exec {SLEEP}")
         wait_until_up(kube, 2, client)

@@ -60,12 +60,9 @@ class Maker:
 
     def root(self) -> Thing | None:
         """Return the root of the pods; None without one. Raises MeshError, and NotOurs if it was made elsewhere."""
-        try:
-            found = self._api.get(self._api.path("configmaps", self.made.root_name), Thing)
-        except ApiFailed as error:
-            if error.status == 404:
-                return None
-            raise
+        found = self.any_root()
+        if found is None:
+            return None
         mark = (found.metadata.annotations or {}).get(render.MARK, "")
         if not self._records.has(found.metadata.uid) and mark and self._records.has(mark):
             self._record(found)
@@ -78,6 +75,15 @@ class Maker:
                 hint=f"mesh up --adopt {self.made.cluster}",
             )
         return found
+
+    def any_root(self) -> Thing | None:
+        """Return the root of the pods, which may have been made elsewhere; None without one. Raises MeshError."""
+        try:
+            return self._api.get(self._api.path("configmaps", self.made.root_name), Thing)
+        except ApiFailed as error:
+            if error.status == 404:
+                return None
+            raise
 
     def pods(self, uid: str) -> list[Pod]:
         """Return the pods of a root in their order. Raises MeshError."""
