@@ -2,10 +2,10 @@
 
     python -m tests.tpu_steward [hand OPERATION | audit]
 
-Evidence of absence takes two looks 20 s apart in mesh; here 2 s. A job is looked at every 3 s in
-mesh; here every second. Hosts that are gone keep a look for 60 s in mesh; here 15 s. With MESH_TEST_AUDIT_S it audits at that interval,
-by two looks that follow each other. While the file HELD_FETCH is in the home directory, fetches
-wait. All else is the program's own.
+Evidence of absence takes two looks 20 s apart in mesh; here 2 s. A job is looked at every 3 s in mesh; here every
+second. Hosts that are gone keep a look for 60 s in mesh; here 15 s. With MESH_TEST_AUDIT_S it audits at that interval,
+by two looks that follow each other. While the file HELD_FETCH is in the home directory, fetches wait. All else is the
+program's own.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ LOST_AGAIN_S = 2.0  # between the two looks that prove a state as PREEMPTED
 FEWER_AGAIN_S = 120.0  # between two looks that prove a TPU complete with fewer hosts than its name lets expect
 LIST_INTERVAL_S = 5.0  # between two lists of a zone, for all jobs in it
 QUEUE_INTERVAL_S = 30.0  # the same where all wait in Google's queue, which may take days
-HURRIED_INTERVAL_S = 2.0  # the same where machines have just been lost or asked for, while HURRIED_S last
+HURRIED_INTERVAL_S = 2.0  # the same where machines have just been asked for or condemned, while HURRIED_S last
 HURRIED_S = 60.0
 ZONES_AT_ONCE = 8
 REFUSALS = {google.Why.CAPACITY: Refusal.CAPACITY, google.Why.PERSON: Refusal.PERSON}
@@ -350,10 +350,10 @@ def _pending(generation: int, found: Standing) -> MachinesPending:
 
 
 def _is_hurried(request: Request, now: float) -> bool:
-    """Return True while a job waits for an answer that comes soon: its machines were just asked for, or have ended."""
+    """Return True while an answer that a job waits for may come soon: machines were just asked for, or condemned."""
     assert isinstance(request.order, LookAtMachines)
     generation = _generation(request.job, request.order.generation)
-    since = {Phase.ASKED: generation.granted, Phase.RELEASING: generation.ended if generation.is_over else 0.0}
+    since = {Phase.ASKED: generation.granted, Phase.RELEASING: generation.condemned}
     return now < since.get(generation.phase, 0.0) + HURRIED_S
 
 
