@@ -34,23 +34,27 @@ CLUSTERS_NAMED = 3  # in one message
 LEASE_ON_A_TERMINAL_S = 900.0  # a laptop may be closed for a while
 
 
-def choose_cluster(selector: str, options: Options, clusters_file: str, *, purpose: Purpose = Purpose.RUN) -> Cluster:
+def choose_cluster(
+    selector: str, options: Options, clusters_file: str, *, purpose: Purpose = Purpose.RUN, is_quiet: bool = False
+) -> Cluster:
     """Return the hosts that a selector names, without those that options leave out, as one cluster.
 
+    is_quiet: show no progress of hosts that are made
     Raises UsageError, and MeshError if the hosts of a cluster cannot be found.
     """
-    found = patient(selected(selector, clusters_file, purpose), options, os.environ)
+    found = patient(selected(selector, clusters_file, purpose, is_quiet=is_quiet), options, os.environ)
     return select_hosts(found, options)
 
 
-def selected(selector: str, clusters_file: str, purpose: Purpose) -> Cluster:
+def selected(selector: str, clusters_file: str, purpose: Purpose, *, is_quiet: bool = False) -> Cluster:
     """Return the hosts that a selector names as one cluster; "" is the default one. Raises as ``choose_cluster``."""
     place = ""
     if not selector:
         selector, place = default_cluster()
     file = cluster_file(clusters_file)
     try:
-        return join(selector, [_hosts_of(part, selector, file, purpose) for part in _parts(selector, file)])
+        found = [_hosts_of(part, selector, file, purpose, is_quiet=is_quiet) for part in _parts(selector, file)]
+        return join(selector, found)
     except UnknownCluster as error:
         if place:
             raise UnknownCluster(f"{place}: {error}", hint=error.hint) from error
@@ -94,14 +98,14 @@ def _parts(selector: str, file: ClusterFile) -> tuple[Part, ...]:
     return parse(selector, lambda name: is_cluster(name, file))
 
 
-def _hosts_of(part: Part, selector: str, file: ClusterFile, purpose: Purpose) -> Cluster:
+def _hosts_of(part: Part, selector: str, file: ClusterFile, purpose: Purpose, *, is_quiet: bool) -> Cluster:
     if not part.cluster:
         return kept(listed(part.hosts), os.environ)
     try:
         named = kept(find_cluster(part.cluster, file), os.environ)
     except UnknownCluster as error:
         raise _host_meant(part.cluster, file) or error from None
-    return pick(find_hosts(named, purpose), part, selector)
+    return pick(find_hosts(named, purpose, is_quiet=is_quiet), part, selector)
 
 
 def _host_meant(name: str, file: ClusterFile) -> UnknownCluster | None:
