@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from mesh.backends.switchboard.backend import SwitchboardBackend
 from mesh.backends.switchboard.channel import StreamChannel
 from mesh.backends.switchboard.ways import tcp
-
 from mesh.core.cluster import Host
 from mesh.core.errors import ChannelClosed, HostUnreachable
 from tests.conftest import Home

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from mesh.agent.link.tls import tls_context
 from mesh.agent.switchboard import board as board_module
 from mesh.agent.switchboard import frames
 from mesh.agent.switchboard.board import Board
@@ -26,8 +28,6 @@ from mesh.agent.switchboard.frames import BadFrame, Frames
 from mesh.backends.switchboard.backend import SwitchboardBackend
 from mesh.backends.switchboard.program import pack
 from mesh.backends.switchboard.ways import tcp
-
-from mesh.agent.link.tls import tls_context
 from mesh.core.cluster import Host
 from mesh.core.errors import HostUnreachable
 from mesh.engine.credentials import make_credentials
