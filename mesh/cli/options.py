@@ -285,7 +285,7 @@ WATCH = switch("watch", ("push",), FILES, "push again whenever a file changes, u
 INTO = text("into", ("pull",), FILES, "DIR", "PATH of the first host is DIR/rank-0000/PATH (default: pulled)")
 FORCE = switch("force", ("setup",), COMMAND, "run also the commands that `unless` would skip, and modules in place")
 UP_FOR: Option[float | None] = Option(
-    "for", ("up",), OTHER, "TIME", "how long pods stay: 30m, 2d (default: 8h)", read_seconds, None
+    "for", ("up",), OTHER, "TIME", "how long pods or nodes stay: 30m, 2d (default: 8h)", read_seconds, None
 )
 POD = text("pod", ("pods show",), HOSTS, "HOST", "one pod, by its name or number", is_place=True)
 EXISTING = switch("existing", ("pods role",), OTHER, "only the rights for pods that mesh does not make")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from mesh.backends.slurm import commands
 from mesh.backends.slurm.login import LocalLogin, Login, NoForwarding, SshLogin, login_of
@@ -14,11 +16,16 @@ from mesh.backends.switchboard.backend import Advice, SwitchboardBackend
 from mesh.backends.switchboard.ways import SocketChannel, relay_argv
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import HostUnreachable, MeshError
+from mesh.core.events import Event, Notice
 from mesh.core.interfaces import Channel, NoAgent
 
 SCHEDULE, SWITCHBOARD, PYTHON = "schedule", "switchboard", "python"  # steps of core.events.SLURM_STEPS
 WHY_TIMEOUT_S = 1.8  # for Slurm to answer why a node is gone
 GONE_STATES = ("DOWN", "FAIL", "FAILING", "DRAINED", "NOT_RESPONDING", "POWERED_DOWN", "REBOOT")
+ASK_INTERVAL_S = 2.0  # between two questions whether the job is being ended
+NOTICE_S = 600.0  # before the end, when a client is shown it at its start
+AT_HOME = 'cd && exec "$@"'  # the working directory of the login node may not be there
+MINUTES_S = 120.0  # from which on a time is shown in minutes
 
 
 class SlurmAdvice(Advice):
@@ -78,6 +85,25 @@ class SlurmBackend(SwitchboardBackend):
         self._relays = False  # the login node forwards nothing
         advice = SlurmAdvice(self._login, self._job, names, cluster.python)
         super().__init__(self._dial, record.key, names, advice)
+        self._asking = threading.Lock()
+        self._asked_at = -ASK_INTERVAL_S
+        self._ending = ""
+        self._end = cluster.allocation.end
+
+    def listen(self, post: Callable[[Event], None]) -> None:
+        super().listen(post)
+        left = self._end - time.time()
+        if self._end and left < NOTICE_S:  # the holder's own notice may have come before this client
+            told = f"{left / 60:.0f} min" if left >= MINUTES_S else f"{max(0.0, left):.0f} s"
+            post(Notice(time=time.time(), text=f"the allocation ends in {told}"))
+
+    def ending(self, node: int) -> str:
+        with self._asking:
+            if not self._ending and time.monotonic() > self._asked_at + ASK_INTERVAL_S:
+                with contextlib.suppress(MeshError):
+                    self._ending = commands.end_of(commands.about(self._login, "job", self._job))
+                self._asked_at = time.monotonic()
+            return f"allocation {self._job}: {self._ending}" if self._ending else ""
 
     def close(self) -> None:
         super().close()
@@ -103,7 +129,7 @@ class SlurmBackend(SwitchboardBackend):
                     return SocketChannel(channel)
                 except NoForwarding:
                     self._relays = True
-            return SocketChannel(login.start(relay_argv(host, port, self._python)))
+            return SocketChannel(login.start(_in_one_line(relay_argv(host, port, self._python))))
         assert isinstance(login, LocalLogin)
         own = login.dial(host, port)
         own.settimeout(None)
@@ -125,6 +151,13 @@ class SlurmBackend(SwitchboardBackend):
         return HostUnreachable(text, hint=f"squeue --jobs={self._job} --format='%i %T %k'", step=SWITCHBOARD)
 
 
+def _in_one_line(argv: Sequence[str]) -> list[str]:
+    """Return the argv of a Python program, `-c TEXT` and words, with a text in one line."""
+    *before, text, host, port = argv
+    packed = base64.b64encode(text.encode()).decode()
+    return [*before, f'import base64; exec(base64.b64decode("{packed}"))', host, port]
+
+
 def record_of(cluster: Cluster, environ: Mapping[str, str]) -> AllocationRecord:
     """Return the record of the allocation of a cluster. Raises MeshError if it was removed."""
     record = AllocationRecords(environ).get(cluster.allocation.record)
@@ -143,6 +176,6 @@ def described(cluster: Cluster, host: Host) -> str:
 
 def shell_argv(cluster: Cluster, host: Host, words: Sequence[str]) -> list[str]:
     """Return the argv of a terminal on a node of an allocation. words: a command; (): a login shell"""
-    options = [f"--jobid={cluster.allocation.job}", "--overlap", "--pty", "--nodes=1", "--ntasks=1", "--mem=0"]
-    options += [f"--nodelist={host.name}", "--cpu-bind=none"]
-    return login_of(cluster).terminal(["srun", *options, *(words or ("bash", "-l"))])
+    options = [f"--jobid={cluster.allocation.job}", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--chdir=/"]
+    options += [f"--nodelist={host.name}", *([] if words else ["--pty"])]
+    return login_of(cluster).terminal(["srun", *options, "sh", "-c", AT_HOME, "sh", *(words or ("bash", "-l"))])

@@ -189,15 +189,15 @@ def waits_for(job: Job) -> str:
 def end_of(fields: dict[str, str]) -> str:
     """Return why a job has ended, by its fields; "" while it goes on.
 
-    >>> end_of({"JobState": "TIMEOUT"}), end_of({"JobState": "RUNNING"})
-    ('its time is up', '')
+    >>> end_of({"JobState": "TIMEOUT"}), end_of({"JobState": "COMPLETING"}), end_of({"JobState": "RUNNING"})
+    ('its time is up', 'it was cancelled', '')
     """
     state = fields.get("JobState", "")
     if state in LIVING or state in WAITING:
         return ""
-    reason = fields.get("Reason", "")
-    if state == "COMPLETING":  # its end is not decided yet
-        return ENDS.get(reason.upper(), "")
+    if state == "COMPLETING":  # Slurm is ending its processes
+        reason = fields.get("Reason", "").upper()
+        return ENDS["TIMEOUT"] if reason == "TIMELIMIT" else ENDS.get(reason, ENDS["CANCELLED"])
     return ENDS.get(state, f"it is {state.lower()}" if state else "")
 
 

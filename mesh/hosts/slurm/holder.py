@@ -17,6 +17,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from mesh.agent.switchboard.board import Board
@@ -33,7 +34,7 @@ HIDDEN = ("SLURM", "SRUN", "SBATCH", "PMI", "PMIX")  # variables of a step with 
 
 # Runs on each node, as a task of the step: reads addresses, key and program from its standard input.
 NODE = """\
-import base64, json, os, sys
+import base64, json, os, socket, sys
 given = json.loads(sys.stdin.read())
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 held = os.memfd_create("switchboard")
@@ -42,6 +43,7 @@ sys.path.insert(0, "/proc/self/fd/%d" % held)
 name, first = os.environ["SLURMD_NODENAME"], os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
 for one in [one for one in os.environ if one.startswith(tuple(given["hidden"]))]:
     del os.environ[one]
+os.environ["HOSTNAME"] = socket.gethostname()
 from mesh.agent.switchboard.node import Node
 addresses = [(one, given["port"]) for one in [first] + given["addresses"] if one]
 Node(addresses, name, given["key"]).run()
@@ -127,8 +129,11 @@ class Holder:
         self._board = Board(self._given["key"], tuple(self._given["ports"]))
         return self._board.listen()
 
-    def run(self, port: int) -> str:
-        """Hold the allocation until nobody uses it, or it is ended; return why."""
+    def run(self, port: int, before_end: Callable[[], object] = lambda: None) -> str:
+        """Hold the allocation until nobody uses it, or it is ended; return why.
+
+        before_end: called once it is decided, before any connection ends
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
         board, given = self._board, self._given
@@ -140,6 +145,7 @@ class Holder:
             wall = time.time()
             board.run_once(min(TURN_S, ending.next_in(self._end, wall)))
             if self._signalled and not self._reason:
+                before_end()
                 self._reason = self._why()
                 board.stop_nodes(self._reason)
                 board.notify_clients("the allocation is being ended: " + self._reason)
@@ -154,8 +160,11 @@ class Holder:
                 board.notify_nodes(f"signal {given['warn'][0]}")
             assert self._step is not None
             if self._step.poll() is not None:
+                if not self._reason:
+                    before_end()
                 return self._reason or f"its step has ended ({self._last_words()})"
             if not self._reason and hold.is_over(board.idle_since, time.monotonic(), wall):
+                before_end()
                 self._stop_step()
                 return f"nobody has used it for {told(max(given['hold'], IDLE_MIN_S))}"
 
@@ -213,17 +222,15 @@ class Holder:
         """Return why Slurm ends the allocation."""
         for _ in range(REASON_TRIES):
             fields = scontrol("show", "job", self._job)
-            end = time_of(fields.get("EndTime", ""))
-            limit = fields.get("TimeLimit", "")
-            if fields.get("JobState") == "PREEMPTED" or fields.get("PreemptTime", "None") != "None":
+            state, reason = fields.get("JobState"), fields.get("Reason")
+            if state == "PREEMPTED" or fields.get("PreemptTime", "None") != "None":
                 return "it was preempted"
-            if fields.get("JobState") in ("COMPLETING", "TIMEOUT") and limit not in ("UNLIMITED", "") and end:
-                ran = self._end and time.time() >= self._end - 1.0
-                return "its time is up" if ran or fields.get("JobState") == "TIMEOUT" else "it was cancelled"
-            if fields.get("JobState") in ("COMPLETING", "CANCELLED"):
+            if state == "TIMEOUT" or reason == "TimeLimit":
+                return "its time is up"
+            if state in ("COMPLETING", "CANCELLED"):
                 return "it was cancelled"
             time.sleep(REASON_PAUSE_S)
-        return "its time is up" if self._end and time.time() >= self._end - 1.0 else "it received SIGTERM"
+        return "it received SIGTERM"
 
     def _end_time(self) -> float:
         """Return when the allocation ends, in seconds since the epoch; 0: never."""
@@ -310,10 +317,9 @@ def hold_beside(given: dict[str, Any]) -> None:
     with os.fdopen(write, "w") as file:
         file.write(text + "\n")
     try:
-        holder.run(port)
+        holder.run(port, lambda: os.unlink(place))
     finally:
         holder.close()
-        os.unlink(place)
     os._exit(0)
 
 
