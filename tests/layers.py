@@ -23,7 +23,7 @@ LAYERS = (
     ("compat", "program"),
     ("api",),
     ("app",),
-    ("check", "keeper", "jobs"),
+    ("check", "keeper", "jobs", "pages"),
     ("engine",),
     ("hosts",),
     ("modules", "config", "workspace", "remote", "backends", "rundir", "screen"),

@@ -14,6 +14,8 @@ from mesh.core.errors import MeshError, UsageError
 ASK = "__complete"  # `mesh __complete WORD ...`: what the last word may become, one a line
 DESCRIBE = "__describe"  # the same, with a tab and a description after each word that has one
 HELP = {"--help": "show this help"}
+TWO_RUNS = ("diff",)
+RECORDED_RUNS = ("report", *TWO_RUNS)  # commands that take runs of this machine alone
 # Commands for runs that are not over; the others take any run.
 NEEDS_A_RUN_THAT_IS_ON = ("detach", "restart", "signal", "stacks", "stop")
 
@@ -112,7 +114,7 @@ def described(words: Sequence[str]) -> dict[str, str]:
         elif not word.startswith("-"):
             if COMMANDS[name].takes is Takes.COMMAND:
                 return {}  # the cluster is named: the rest is the user's
-            is_named = name not in joboptions.NAMES_JOBS
+            is_named = name not in (*joboptions.NAMES_JOBS, *TWO_RUNS)
     if last.startswith("-"):
         return _starting(
             last, {option.flag: option.help for option in sorted(options, key=lambda one: one.flag)} | HELP
@@ -145,6 +147,8 @@ def _places(name: str, last: str) -> dict[str, str]:
         return _jobs(last)
     if name in NAMES_RUN:
         return _runs(last, is_on=name in NEEDS_A_RUN_THAT_IS_ON) | _clusters(last)
+    if name in RECORDED_RUNS:
+        return _runs(last, is_on=False)
     return _clusters(last) if name in (*CLUSTER.commands, *NAMES_CLUSTER) else {}
 
 

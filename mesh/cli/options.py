@@ -108,6 +108,7 @@ SELECT = (
 STARTS = ("run", "exec")
 WITH_PROMPT = (*STARTS, "repl")
 NAMES_RUN = ("attach", "detach", "signal", "restart", "stop", "logs", "stacks")
+READS_RUN = (*NAMES_RUN, "report")  # the others ask hosts as well
 SHOWS = ("run", "exec", "attach", "logs", "job attach", "job logs")
 NARRATES = (*STARTS, "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
 MAKES_HOSTS = ("up", "down")
@@ -130,7 +131,7 @@ CLUSTER = text(
     variable=CLUSTER_VARIABLE,
 )
 NAMED_CLUSTER = text("cluster", NAMES_CLUSTER, HOSTS, "CLUSTER", CLUSTER.help, is_place=True)
-RUN = text("run", NAMES_RUN, WHICH_RUN, "RUN", "an id, name or tag, a part of one, last, or a cluster", is_place=True)
+RUN = text("run", READS_RUN, WHICH_RUN, "RUN", "an id, name or tag, a part of one, last, or a cluster", is_place=True)
 SIGNAL = text("name", ("signal",), WHICH_RUN, "SIGNAL", "as kill has it: USR1, SIGUSR1 or 10", is_place=True)
 CLUSTER_OF_RUN = text("cluster", NAMES_RUN, WHICH_RUN, "CLUSTER", "where it is, for runs of other machines")
 ACTION = text("action", ("runs", "keep", "serve"), OTHER, "ACTION", "prune; stop", is_place=True)
@@ -257,6 +258,7 @@ JSON = switch("json", (*STARTS, "setup", "push", "pull", "attach", "mad"), OUTPU
 JSON_LIST = switch(
     "json", ("check", "ps", "clean", "clusters", "stacks", "config"), OUTPUT, "print what was found as JSON"
 )
+JSON_DIFF = switch("json", ("diff",), OUTPUT, "print the differences as one JSON object")
 JSON_RUNS = switch("json", ("runs",), OUTPUT, "print each run as one JSON object, as in run.json")
 
 GRACE = seconds("grace", (*WITH_PROMPT, "setup", "stop", "restart", "config"), "from SIGTERM to SIGKILL (default: 10)")

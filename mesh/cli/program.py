@@ -19,6 +19,7 @@ from mesh.cli import (  # noqa: F401
     others,
     othersjobman,
     otherstlaunch,
+    pages,
     pods,
     repl,
     runs,

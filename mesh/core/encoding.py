@@ -36,7 +36,8 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
         case Connected():
             yield _host("connected", event, placement)
         case Synced(files=files, bytes=size, seconds=seconds):
-            yield {**_host("synced", event, placement), "files": files, "bytes": size, "seconds": seconds}
+            tree = {"tree": event.tree} if event.tree else {}
+            yield {**_host("synced", event, placement), "files": files, "bytes": size, "seconds": seconds, **tree}
         case PrerunDecided(entry=entry, why=why):
             yield {**_host("prerun_entry", event, placement), "entry": entry, "skipped": not why, "why": why}
         case Pulled(files=files, unchanged=unchanged, bytes=size, special_modes=special, seconds=seconds):

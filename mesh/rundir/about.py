@@ -14,11 +14,12 @@ from mesh.core import encoding
 from mesh.core.cluster import Placement
 from mesh.core.outcome import Outcome
 from mesh.core.run import RunSpec
+from mesh.rundir.commit import commit_of
 from mesh.rundir.layout import FORMAT_VERSION, RUN
 from mesh.rundir.records import UNFETCHED, read_about
 from mesh.verdict.verdict import Verdict
 
-BEGIN = ("cluster", "workspace", "env", "created", "started", "detached", "rules", "groups", "slices", "spec")
+BEGIN = ("cluster", "workspace", "git", "env", "created", "started", "detached", "rules", "groups", "slices", "spec")
 # The fields that only the end of a run decides.
 END = (
     "started",
@@ -64,6 +65,7 @@ def describe_begin(spec: RunSpec, cluster: str, placement: Placement) -> dict[st
         **describe(spec, cluster, placement),
         "rules": asdict(spec.rules),
         "groups": _groups(spec, placement),
+        "git": commit_of(spec.workspace) if spec.sync else {},
         "env": sorted({name for group in spec.groups for name in group.env}),  # values may be secrets
         "started": None,
         "ended": None,

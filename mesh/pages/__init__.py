@@ -1,0 +1,1 @@
+"""Pages about runs: events, folded output, stacks and timeline as values, and a run as one HTML file."""
