@@ -6,7 +6,8 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from mesh.config.places import clusters_path
 from mesh.config.project import Project, load_project
 from mesh.config.selectors import HOST_LIST, Part, join, listed, parse, pick, select_hosts
 from mesh.config.settings import Client, Options, chosen_default, kept, patient, run_spec
+from mesh.config.slurm import overridden
 from mesh.config.variables import secret_names
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UnknownCluster, UsageError
@@ -30,6 +32,7 @@ from mesh.hosts.interfaces import Purpose
 NOT_NAMED = UsageError(
     "no cluster was named", hint="`mesh clusters` lists them; `default: NAME` in mesh.yaml or MESH_CLUSTER names one"
 )
+DEFAULTS = Options()
 CLUSTERS_NAMED = 3  # in one message
 LEASE_ON_A_TERMINAL_S = 900.0  # a laptop may be closed for a while
 
@@ -39,18 +42,21 @@ def choose_cluster(selector: str, options: Options, clusters_file: str, *, purpo
 
     Raises UsageError, and MeshError if the hosts of a cluster cannot be found.
     """
-    found = patient(selected(selector, clusters_file, purpose), options, os.environ)
+    found = patient(selected(selector, clusters_file, purpose, options), options, os.environ)
     return select_hosts(found, options)
 
 
-def selected(selector: str, clusters_file: str, purpose: Purpose) -> Cluster:
+def selected(selector: str, clusters_file: str, purpose: Purpose, options: Options = DEFAULTS) -> Cluster:
     """Return the hosts that a selector names as one cluster; "" is the default one. Raises as ``choose_cluster``."""
     place = ""
     if not selector:
         selector, place = default_cluster()
     file = cluster_file(clusters_file)
     try:
-        return join(selector, [_hosts_of(part, selector, file, purpose) for part in _parts(selector, file)])
+        return join(
+            selector,
+            [_hosts_of(part, selector, file, partial(_found, purpose, options)) for part in _parts(selector, file)],
+        )
     except UnknownCluster as error:
         if place:
             raise UnknownCluster(f"{place}: {error}", hint=error.hint) from error
@@ -94,14 +100,19 @@ def _parts(selector: str, file: ClusterFile) -> tuple[Part, ...]:
     return parse(selector, lambda name: is_cluster(name, file))
 
 
-def _hosts_of(part: Part, selector: str, file: ClusterFile, purpose: Purpose) -> Cluster:
+def _found(purpose: Purpose, options: Options, cluster: Cluster) -> Cluster:
+    """Return a cluster with its hosts, by the request that options change."""
+    return find_hosts(overridden(cluster, options.nodes, options.slurm), purpose)
+
+
+def _hosts_of(part: Part, selector: str, file: ClusterFile, find: Callable[[Cluster], Cluster]) -> Cluster:
     if not part.cluster:
         return kept(listed(part.hosts), os.environ)
     try:
         named = kept(find_cluster(part.cluster, file), os.environ)
     except UnknownCluster as error:
         raise _host_meant(part.cluster, file) or error from None
-    return pick(find_hosts(named, purpose), part, selector)
+    return pick(find(named), part, selector)
 
 
 def _host_meant(name: str, file: ClusterFile) -> UnknownCluster | None:
