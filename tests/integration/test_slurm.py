@@ -164,7 +164,11 @@ def test_a_job_that_waits_is_cancelled_by_ctrl_c_and_no_other_one(slurm: SlurmCl
 # Lines below `slurm:`, exit status, words of the message.
 REFUSED = {
     "an unknown partition": ("partition: nowhere", 125, "sbatch: invalid partition specified: nowhere"),
-    "too many nodes": ("nodes: 9", 125, "cannot begin: it asks for more nodes than its partition allows (PartitionNodeLimit)"),
+    "too many nodes": (
+        "nodes: 9",
+        125,
+        "cannot begin: it asks for more nodes than its partition allows (PartitionNodeLimit)",
+    ),
 }
 
 
