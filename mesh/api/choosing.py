@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -162,6 +163,18 @@ def masked(text: str, env_files: Sequence[str] = ()) -> str:
 def make_spec(project: Project, options: Options, command: Sequence[str]) -> RunSpec:
     """Return a new run, with the rules of ``mesh run``."""
     return run_spec(project, options, command, new_run_id(), new_client())
+
+
+def check_time(cluster: Cluster, spec: RunSpec) -> None:
+    """Raise UsageError if the time limit of a run is behind the end of its allocation."""
+    end, limit = cluster.allocation.end, spec.rules.timeout
+    left = end - time.time()
+    if end and limit > left:
+        job, at = cluster.allocation.job, time.strftime("%b %d %H:%M", time.localtime(end))
+        raise UsageError(
+            f"--timeout: Slurm ends job {job} of {cluster.name} at {at}, in {max(0.0, left):.0f} s, before {limit:g} s",
+            hint=f"mesh run --timeout {max(1.0, left - 60.0):.0f} ..., or a longer `time:` below slurm:",
+        )
 
 
 def new_client() -> Client:

@@ -88,7 +88,7 @@ class MadeAllocation(Source, frozen=True, kw_only=True):
 
     @property
     def nodes(self) -> int:
-        """The number of nodes; 0 if ``nodelist`` alone says it."""
+        """The number of nodes; 0 if ``nodelist`` alone has it."""
         return int(self.request.get("nodes", "0"))
 
 

@@ -103,7 +103,7 @@ class Backend(Protocol):
 
 @runtime_checkable
 class Announces(Protocol):
-    """A backend whose scheduler may end hosts, and knows why."""
+    """A backend whose scheduler may end hosts, and has the reason."""
 
     def ending(self, node: int) -> str:
         """Return why the scheduler is ending a host; "" if it is not. Blocks at most some seconds."""

@@ -1,4 +1,4 @@
-"""Ends that come from outside: the scheduler of the hosts knows why, and a rank or an agent sees only a signal."""
+"""Ends that come from outside. The scheduler of the hosts has the reason; ranks and agents receive only a signal."""
 
 from __future__ import annotations
 

@@ -69,11 +69,14 @@ def all_gone(slurm: SlurmCluster) -> bool:
 
 
 def test_an_allocation_is_asked_for_used_again_and_ends_itself(slurm: SlurmCluster, home: Home) -> None:
+    home.clusters(described(slurm, "time: 2:00:00"))
     program = "import os; print(open('data').read(), [name for name in os.environ if 'SLURM' in name])"
     home.files(train__py=program, data="x")
     first = home.mesh("run", "big", "python3", "train.py", within=PATIENT_S)
     assert (first.status, first.lines) == (0, [f"[{rank}] x []" for rank in range(NODES)])
     (job,) = slurm.jobs()
+    late = home.mesh("exec", "--timeout", "3h", "big", "true", within=PATIENT_S)
+    assert (late.status, f"--timeout: Slurm ends job {job} of big at" in late.err) == (2, True), late.err
     second = home.mesh("exec", "big", "hostname", within=PATIENT_S)
     assert second.lines == [f"[{n}] {host.name}" for n, host in enumerate(slurm.nodes)]
     assert slurm.jobs() == [job]

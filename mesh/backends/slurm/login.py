@@ -29,7 +29,7 @@ READ_BYTES = 1 << 16
 NOT_FOUND_STATUS = 127
 # Reads one line, which is the command, and leaves the rest of the standard input to that command.
 SHELL = ("sh", "-c", 'IFS= read -r line; eval "exec $line"')
-FORBIDDEN = 1  # SSH_OPEN_ADMINISTRATIVELY_PROHIBITED (RFC 4254)
+PROHIBITED_CODE = 1  # SSH_OPEN_ADMINISTRATIVELY_PROHIBITED (RFC 4254)
 
 
 class Done(Struct, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ class SshLogin:
 
         found = self._connected().use(0, begin)
         if isinstance(found, paramiko.ChannelException):
-            if found.code == FORBIDDEN:
+            if found.code == PROHIBITED_CODE:
                 raise NoForwarding(f"{self.name}: its sshd forwards no connection")
             raise ConnectionRefusedError(found.args[1])
         return found

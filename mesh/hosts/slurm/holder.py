@@ -14,11 +14,11 @@ import socket
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Sequence
 
     from mesh.agent.switchboard.board import Board
 
@@ -48,6 +48,24 @@ from mesh.agent.switchboard.node import Node
 addresses = [(one, given["port"]) for one in [first] + given["addresses"] if one]
 Node(addresses, name, given["key"]).run()
 """
+
+
+class Given(NamedTuple):
+    """The values of a holder, as ``render.py`` writes them."""
+
+    mark: str  # begins the comment of the job
+    job: str  # beside which it runs; "": that of the batch script
+    comment: str  # of the user
+    hold: float  # seconds
+    until: float  # seconds since the epoch, before which the allocation stays
+    warn: Sequence[float]  # a signal, and seconds before the end; empty: none
+    digest: str  # of the request, for clients
+    ports: Sequence[int]  # the first and the last one of the switchboard; 0: any
+    python: str  # on the nodes
+    srun: Sequence[str]  # its options
+    program: str  # the zip of the switchboard, in base 64
+    key: str  # of the switchboard, as PEM
+    file: str  # of a holder beside an allocation, for clients
 
 
 class Hold:
@@ -82,7 +100,7 @@ class Ending:
         if not passed:
             return None
         self._left = [one for one in self._left if one not in passed]
-        return f"the allocation ends in {told(end - wall)}"
+        return f"the allocation ends in {in_words(end - wall)}"
 
     def warns(self, end: float, wall: float) -> bool:
         """Return True once, when ranks get their signal."""
@@ -98,10 +116,10 @@ class Ending:
         return max(0.0, min(moments) - wall) if end and moments else LOOK_INTERVAL_S
 
 
-def told(seconds: float) -> str:
-    """Return a time in words.
+def in_words(seconds: float) -> str:
+    """Return a time for people.
 
-    >>> told(59.7), told(600.0)
+    >>> in_words(59.7), in_words(600.0)
     ('60 s', '10 min')
     """
     return f"{round(seconds / 60)} min" if seconds >= 120 else f"{max(0, round(seconds))} s"
@@ -110,9 +128,9 @@ def told(seconds: float) -> str:
 class Holder:
     """The switchboard and the step of one allocation."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
+    def __init__(self, given: Given) -> None:
         self._given = given
-        self._job = given["job"] or os.environ["SLURM_JOB_ID"]
+        self._job = given.job or os.environ["SLURM_JOB_ID"]
         self._board: Board | None = None
         self._step: subprocess.Popen[bytes] | None = None
         self._reason = ""  # why the allocation is being ended
@@ -122,25 +140,26 @@ class Holder:
     def listen(self) -> int:
         """Open the port of the switchboard, and return it."""
         held = os.memfd_create("switchboard")
-        os.write(held, base64.b64decode(self._given["program"]))
+        os.write(held, base64.b64decode(self._given.program))
         sys.path.insert(0, f"/proc/self/fd/{held}")
         from mesh.agent.switchboard.board import Board
 
-        self._board = Board(self._given["key"], tuple(self._given["ports"]))
+        self._board = Board(self._given.key, tuple(self._given.ports))
         return self._board.listen()
 
-    def run(self, port: int, before_end: Callable[[], object] = lambda: None) -> str:
+    def run(self, port: int, addresses: Sequence[str], before_end: Callable[[], object] = lambda: None) -> str:
         """Hold the allocation until nobody uses it, or it is ended; return why.
 
+        port, addresses: at which nodes reach the switchboard
         before_end: called once it is decided, before any connection ends
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
         board, given = self._board, self._given
         assert board is not None
-        hold = Hold(time.monotonic(), given["hold"], given["until"])
-        ending = Ending(given["warn"][1] if given["warn"] else 0.0)
-        self._start_step(port)
+        hold = Hold(time.monotonic(), given.hold, given.until)
+        ending = Ending(given.warn[1] if given.warn else 0.0)
+        self._start_step(port, addresses)
         while True:
             wall = time.time()
             board.run_once(min(TURN_S, ending.next_in(self._end, wall)))
@@ -157,7 +176,7 @@ class Holder:
             if notice:
                 board.notify_clients(notice)
             if ending.warns(self._end, wall):
-                board.notify_nodes(f"signal {given['warn'][0]}")
+                board.notify_nodes(f"signal {given.warn[0]:g}")
             assert self._step is not None
             if self._step.poll() is not None:
                 if not self._reason:
@@ -166,7 +185,7 @@ class Holder:
             if not self._reason and hold.is_over(board.idle_since, time.monotonic(), wall):
                 before_end()
                 self._stop_step()
-                return f"nobody has used it for {told(max(given['hold'], IDLE_MIN_S))}"
+                return f"nobody has used it for {in_words(max(given.hold, IDLE_MIN_S))}"
 
     def close(self) -> None:
         if self._board is not None:
@@ -174,9 +193,9 @@ class Holder:
 
     # ---- the step
 
-    def _start_step(self, port: int) -> None:
+    def _start_step(self, port: int, addresses: Sequence[str]) -> None:
         given = self._given
-        argv = ["srun", *given["srun"], given["python"], "-I", "-S", "-c", NODE]
+        argv = ["srun", *given.srun, given.python, "-I", "-S", "-c", NODE]
         environ = {key: value for key, value in os.environ.items() if key != "SLURM_EXPORT_ENV"}
         self._step = subprocess.Popen(
             argv,
@@ -186,8 +205,7 @@ class Holder:
             env=environ,
             start_new_session=True,
         )
-        data = {name: given[name] for name in ("program", "key", "addresses")}
-        data.update(port=port, hidden=HIDDEN)
+        data = {"program": given.program, "key": given.key, "addresses": addresses, "port": port, "hidden": HIDDEN}
         assert self._step.stdin is not None
         try:
             self._step.stdin.write(json.dumps(data).encode())
@@ -275,19 +293,18 @@ def own_address() -> str:
     return fields.get("NodeAddr") or socket.gethostname()
 
 
-def hold_batch(given: dict[str, Any]) -> None:
+def hold_batch(given: Given) -> None:
     """Be the batch script of an allocation that mesh has asked for. Its end is that of the allocation."""
-    job, comment, address = os.environ["SLURM_JOB_ID"], given["comment"], own_address()
-    given["addresses"] = [address]
+    job, address = os.environ["SLURM_JOB_ID"], own_address()
     holder = Holder(given)
     port = holder.listen()
-    publish(job, f"{given['mark']} {address}:{port} {comment}".strip())
-    reason = holder.run(port)
-    publish(job, f"{given['mark']} ended: {reason}")
+    publish(job, f"{given.mark} {address}:{port} {given.comment}".strip())
+    reason = holder.run(port, [address])
+    publish(job, f"{given.mark} ended: {reason}")
     holder.close()
 
 
-def hold_beside(given: dict[str, Any]) -> None:
+def hold_beside(given: Given) -> None:
     """Be a process of the login node, beside an allocation that was there; write the address to standard output.
 
     It outlives the login. Its end is that of its step, and of nothing else of the allocation.
@@ -306,10 +323,9 @@ def hold_beside(given: dict[str, Any]) -> None:
         os.dup2(null, descriptor)
     holder = Holder(given)
     port, host = holder.listen(), socket.gethostname()
-    given["addresses"] = [host]
-    place = os.path.expanduser(given["file"])
+    place = os.path.expanduser(given.file)
     os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
-    text = json.dumps({"address": f"{host}:{port}", "key": given["key"], "digest": given["digest"]})
+    text = json.dumps({"address": f"{host}:{port}", "key": given.key, "digest": given.digest})
     new = f"{place}.{os.getpid()}"
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
@@ -317,12 +333,11 @@ def hold_beside(given: dict[str, Any]) -> None:
     with os.fdopen(write, "w") as file:
         file.write(text + "\n")
     try:
-        holder.run(port, lambda: os.unlink(place))
+        holder.run(port, [host], lambda: os.unlink(place))
     finally:
         holder.close()
-    os._exit(0)
 
 
-def main(given: dict[str, Any]) -> None:
-    """Hold an allocation. given: as ``render.py`` writes it"""
-    (hold_beside if given["job"] else hold_batch)(given)
+def main(given: Given) -> None:
+    """Hold an allocation."""
+    (hold_beside if given.job else hold_batch)(given)

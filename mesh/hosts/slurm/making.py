@@ -230,7 +230,7 @@ class Maker:
     def _ended(self, job: str) -> MeshError:
         """Return the error for a job that has ended before it could be used."""
         fields = commands.about(self._login, "job", job)
-        why = commands.end_of(fields) or "it is not known any more"
+        why = commands.end_of(fields) or "Slurm has no record of it"
         words = fields.get("Comment", "")
         last = words.partition("ended: ")[2] if words.startswith(commands.MARK) else ""
         hint = f"check that {self.made.python} is on the nodes, and srun; scontrol show job {job}"

@@ -22,9 +22,9 @@ NAME_PREFIX = "mesh-"
 # Compiles the rest of the file, behind the two lines for the shell. The arguments hold no secret.
 START = 'import sys; exec(compile("\\n\\n" + open(sys.argv[1]).read().split("\\n", 2)[2], "mesh-holder", "exec"))'
 START_FROM_STDIN = 'import sys; exec(compile(sys.stdin.read(), "mesh-holder", "exec"))'
-# Of sbatch as well as of srun: a step does not have them by itself.
+# Options of sbatch that srun needs as well, because a step does not have them by itself.
 STEP_KEYS = ("gres", "gpus_per_node", "cpus_per_task")
-CALL = re.compile(r"^main\((\{.*\})\)$", re.MULTILINE)
+CALL = re.compile(r"^main\(Given\(\*\*(\{.*\})\)\)$", re.MULTILINE)
 
 
 class Written(Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ def job_name(cluster: str) -> str:
 
 
 def digest_of(source: MadeAllocation, python: str) -> str:
-    """Return what tells one request from another; times of mesh's own count, as the holder has them."""
+    """Return the digest of a request, and of what its holder was given."""
     parts = [sorted(source.request.items()), source.exclusive, source.extra, source.hold, python]
     parts.append(msgspec.to_builtins(source.warn))
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:DIGEST_CHARACTERS]
@@ -88,13 +88,14 @@ def values(
         "srun": list(srun),
         "program": base64.b64encode(program).decode(),
         "key": key,
+        "file": "",
         **more,
     }
 
 
 def text_of(given: Mapping[str, object]) -> str:
     """Return the holder's program with its values."""
-    return f"{HOLDER.read_text()}\n\nmain({json.dumps(given)})\n"
+    return f"{HOLDER.read_text()}\n\nmain(Given(**{json.dumps(given)}))\n"
 
 
 def script_of(given: Mapping[str, object], python: str) -> str:
