@@ -154,6 +154,8 @@ EVENTS: dict[str, Callable[..., AnyEvent]] = {
     "api-not-asked": lambda job: events.NotAsked(what="cloud", why="403", of_maker=True),
     "lost-in-part": lambda job: events.MachinesLost(generation=_generation(job), evidence="PREEMPTED", rest=HOSTS[:1]),
     "lost": lambda job: events.MachinesLost(generation=_generation(job), evidence="PREEMPTED"),
+    "lost-and-over": lambda job: events.MachinesLost(generation=_generation(job), evidence="PREEMPTED", is_ended=True),
+    "unlisted": lambda job: events.MachinesPending(generation=_generation(job), state="not listed", is_unlisted=True),
     "absent": _absent,
     "timer": lambda job: events.Timer(),
     "taken-over": lambda job: events.TakenOver(epoch=2),

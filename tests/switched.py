@@ -1,59 +1,19 @@
-"""A switchboard with nodes on this machine, and ``mesh`` over it: ``python -m tests.switched PORT KEY RETURN WORDS``.
-
-Hosts of clusters with ``command:`` are nodes of this switchboard, by their names.
-"""
+"""A switchboard with nodes on this machine, and a user whose ``mesh`` goes through it."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mesh.app import carriers
-from mesh.app.carriers import Carrier, Means
-from mesh.backends.command import CommandChannel
-from mesh.backends.switchboard.backend import SwitchboardBackend
 from mesh.backends.switchboard.program import pack
-from mesh.backends.switchboard.ways import Connect, relay_argv, tcp
-from mesh.core.cluster import Cluster
-from mesh.core.interfaces import Backend, Channel
 from mesh.engine.credentials import make_credentials
 from tests.conftest import Home
-
-LOOPBACK = "127.0.0.1"
-
-
-def carrier(connect: Connect, credentials: str, client_return: float) -> Carrier:
-    """The carrier of a cluster whose hosts are nodes of a switchboard."""
-
-    def open_backend(cluster: Cluster, means: Means) -> Backend:
-        names = [host.name for host in cluster.hosts]
-        return SwitchboardBackend(connect, credentials, names, node_limit=20.0, client_return=client_return)
-
-    return Carrier(open=open_backend, steps=("reach", "python"), descriptors=0)
-
-
-def through_relay(port: int) -> Connect:
-    """A way by the standard streams of the program that copies both ways."""
-
-    def connect() -> Channel:
-        return _Relay(relay_argv(LOOPBACK, port, sys.executable), is_agent=False)
-
-    return connect
-
-
-class _Relay(CommandChannel):
-    """A program that copies both ways; it is waited for when its channel is closed."""
-
-    def close(self, *, leave: bool = False) -> None:
-        super().close(leave=leave)
-        self.reap(time.monotonic())
+from tests.switched_client import LOOPBACK
 
 
 @dataclass
@@ -66,7 +26,7 @@ class SwitchedHome(Home):
     def argv(self, *words: str) -> list[str]:
         assert self.board is not None
         given = [str(self.board.port), str(self.board.key), str(self.client_return)]
-        return [sys.executable, "-m", "tests.switched", *given, *words]
+        return [sys.executable, "-m", "tests.switched_client", *given, *words]
 
 
 class Switchboard:
@@ -124,18 +84,3 @@ class Switchboard:
                 env={**os.environ, **environ},
                 start_new_session=True,
             )
-
-
-def main() -> None:
-    port, key, client_return, *words = sys.argv[1:]
-    connect = through_relay(int(port)) if os.environ.get("BY_RELAY") else tcp(LOOPBACK, int(port))
-    made = carrier(connect, Path(key).read_text(), float(client_return))
-    carriers.CARRIERS = {**carriers.CARRIERS, "command": made}  # type: ignore[misc]
-    from mesh.cli.program import run
-
-    with contextlib.suppress(KeyboardInterrupt):
-        sys.exit(run(["mesh", *words]))
-
-
-if __name__ == "__main__":
-    main()

@@ -38,26 +38,29 @@ CLUSTERS_NAMED = 3  # in one message
 LEASE_ON_A_TERMINAL_S = 900.0  # a laptop may be closed for a while
 
 
-def choose_cluster(selector: str, options: Options, clusters_file: str, *, purpose: Purpose = Purpose.RUN) -> Cluster:
+def choose_cluster(
+    selector: str, options: Options, clusters_file: str, *, purpose: Purpose = Purpose.RUN, is_quiet: bool = False
+) -> Cluster:
     """Return the hosts that a selector names, without those that options leave out, as one cluster.
 
+    is_quiet: show no progress of hosts that are made
     Raises UsageError, and MeshError if the hosts of a cluster cannot be found.
     """
-    found = patient(selected(selector, clusters_file, purpose, options), options, os.environ)
-    return select_hosts(found, options)
+    chosen = selected(selector, clusters_file, purpose, options, is_quiet=is_quiet)
+    return select_hosts(patient(chosen, options, os.environ), options)
 
 
-def selected(selector: str, clusters_file: str, purpose: Purpose, options: Options = DEFAULTS) -> Cluster:
+def selected(
+    selector: str, clusters_file: str, purpose: Purpose, options: Options = DEFAULTS, *, is_quiet: bool = False
+) -> Cluster:
     """Return the hosts that a selector names as one cluster; "" is the default one. Raises as ``choose_cluster``."""
     place = ""
     if not selector:
         selector, place = default_cluster()
     file = cluster_file(clusters_file)
     try:
-        return join(
-            selector,
-            [_hosts_of(part, selector, file, partial(_found, purpose, options)) for part in _parts(selector, file)],
-        )
+        find = partial(_found, purpose, options, is_quiet=is_quiet)
+        return join(selector, [_hosts_of(part, selector, file, find) for part in _parts(selector, file)])
     except UnknownCluster as error:
         if place:
             raise UnknownCluster(f"{place}: {error}", hint=error.hint) from error
@@ -101,9 +104,9 @@ def _parts(selector: str, file: ClusterFile) -> tuple[Part, ...]:
     return parse(selector, lambda name: is_cluster(name, file))
 
 
-def _found(purpose: Purpose, options: Options, cluster: Cluster) -> Cluster:
+def _found(purpose: Purpose, options: Options, cluster: Cluster, *, is_quiet: bool) -> Cluster:
     """Return a cluster with its hosts, by the request that options change."""
-    return find_hosts(overridden(cluster, options.nodes, options.slurm), purpose)
+    return find_hosts(overridden(cluster, options.nodes, options.slurm), purpose, is_quiet=is_quiet)
 
 
 def _hosts_of(part: Part, selector: str, file: ClusterFile, find: Callable[[Cluster], Cluster]) -> Cluster:

@@ -22,7 +22,8 @@ from mesh.core.errors import ChannelClosed, HostUnreachable
 from tests.conftest import Home
 from tests.lab import eventually
 from tests.pythons import pythons
-from tests.switched import LOOPBACK, Switchboard, SwitchedHome
+from tests.switched import Switchboard, SwitchedHome
+from tests.switched_client import LOOPBACK
 
 ENDS_S = 60.0  # for what ends within a few seconds on a machine that is idle
 OLDEST = min(pythons().items(), key=lambda one: tuple(map(int, one[0].split("."))))[1]

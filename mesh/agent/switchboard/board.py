@@ -7,6 +7,7 @@ end, and nothing else. A window for each stream, which its two ends keep, bounds
 from __future__ import annotations
 
 import errno
+import resource
 import select
 import socket
 import time
@@ -78,6 +79,7 @@ class Board:
 
     def listen(self) -> int:
         """Open the port, and return it. Raises OSError if none can be had."""
+        _allow_descriptors()
         first, last = self._ports
         problem: OSError = OSError(errno.EADDRINUSE, f"no free port from {first} to {last}")
         for port in range(first, last + 1):
@@ -334,3 +336,13 @@ class Board:
     def _broadcast(self, peers: set[_Peer], frame: bytes) -> None:
         for peer in peers:
             self._send(peer, frame)
+
+
+def _allow_descriptors() -> None:
+    """Raise this process's limit of open files as far as allowed: each connection needs one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            pass

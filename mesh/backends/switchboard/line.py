@@ -41,6 +41,7 @@ class Line:
         self._streams: dict[int, StreamChannel] = {}
         self._last_stream = 0
         self._nodes: set[str] = set()
+        self._arrivals: list[tuple[Set[str], threading.Event]] = []  # who waits for nodes
         self._received_at = time.monotonic()
         hello = frames.record(
             frames.HELLO, version=frames.SWITCHBOARD_VERSION, role=frames.CLIENT_ROLE, name="a client"
@@ -73,8 +74,14 @@ class Line:
 
     def wait_nodes(self, wanted: Set[str], timeout: float) -> set[str]:
         """Wait until a node of these names is connected; return all that are. Empty: none is, or this has ended."""
+        arrival = wanted, threading.Event()  # one of its own: a thousand threads may wait, each for another node
         with self._changed:
-            self._changed.wait_for(lambda: self._is_over or not self._nodes.isdisjoint(wanted), timeout)
+            if self._is_over or not self._nodes.isdisjoint(wanted):
+                return set() if self._is_over else self._nodes & wanted
+            self._arrivals.append(arrival)
+        arrival[1].wait(timeout)
+        with self._changed:
+            self._arrivals.remove(arrival)
             return set() if self._is_over else self._nodes & wanted
 
     def open(self, node: str, argv: list[str], window: int) -> StreamChannel:
@@ -116,6 +123,8 @@ class Line:
             self._is_over, self._why = True, why
             streams, self._streams = list(self._streams.values()), {}
             self._changed.notify_all()
+            for _, event in self._arrivals:
+                event.set()
         self._link.close()
         for channel in streams:
             channel.end(None, f"the connection to the switchboard ended: {why}", b"")
@@ -217,4 +226,7 @@ class Line:
                     self._nodes.add(name)
                 else:
                     self._nodes.discard(name)
+            for wanted, event in self._arrivals:
+                if not self._nodes.isdisjoint(wanted):
+                    event.set()
             self._changed.notify_all()

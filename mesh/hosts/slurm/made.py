@@ -28,11 +28,14 @@ KEY_DAYS = 30  # that the key of an allocation is valid: longer than partitions 
 class MadeAllocationSource:
     """Nodes of an allocation that ends itself once it has been idle for a time."""
 
+    def __init__(self) -> None:
+        self.is_quiet = False
+
     def find(self, cluster: Cluster, purpose: Purpose) -> Cluster:
         """Return the cluster with its nodes as hosts; ask for an allocation for a run. Raises MeshError."""
         if purpose is Purpose.LIST:
             return replace(cluster, note=_listed(cluster))
-        login, maker = maker_of(cluster, StatusLine(_report, sys.stderr))
+        login, maker = maker_of(cluster, StatusLine() if self.is_quiet else StatusLine(_report, sys.stderr))
         try:
             if purpose is Purpose.RUN:
                 return with_nodes(cluster, *maker.ensure())
