@@ -164,6 +164,7 @@ EVENTS: dict[str, Callable[..., AnyEvent]] = {
     "resume": lambda job: events.Wished(wanted=Wanted.RUN),
     "restart": lambda job: events.RestartAsked(by="me"),
     "restart-alone": lambda job: events.RestartAsked(by="me", setup=Setup.SKIP),
+    "restart-forced": lambda job: events.RestartAsked(by="me", setup=Setup.FORCE),
     "granted-others": lambda job: events.Granted(hosts=HOSTS, keys=tuple(f"new-{name}" for name in HOSTS)),
     "hold": lambda job: events.HoldChanged(is_on_hold=True),
     "release": lambda job: events.HoldChanged(is_on_hold=False),
