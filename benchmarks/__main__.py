@@ -34,6 +34,7 @@ from benchmarks.rows import Chosen, Row
 from benchmarks.scale import scale
 from benchmarks.stage import OURS, REPOSITORY, Variant
 from benchmarks.steady import steady
+from benchmarks.switchboard import switchboard
 from benchmarks.sync import sync
 from tests.chaos.page import PAGE as RELIABILITY
 from tests.pages import DOCS, Page, machine, today
@@ -59,6 +60,7 @@ Written by `inv dev.bench --rows programs,libraries --peers VENV --write`, where
 and `VENV/bin/pip install ray grpcio pyzmq numpy`. [Programs](programs.md) are Python nodes that call each other.
 """
 PROGRAMS_PAGE = Page(DOCS / "programs-performance.md", PROGRAMS, ("programs", "libraries"))
+SCALE_PAGE = Page(DOCS / "scale.md", "", ("scale", "switchboard"))
 ROWS: dict[str, tuple[Row, Page, Chosen]] = {
     "launch": (launch, PERFORMANCE, Chosen()),
     "loop": (loop, PERFORMANCE, Chosen()),
@@ -71,7 +73,8 @@ ROWS: dict[str, tuple[Row, Page, Chosen]] = {
     "orphans": (orphans, RELIABILITY, Chosen()),
     "programs": (programs, PROGRAMS_PAGE, Chosen(rounds=3)),
     "libraries": (libraries, PROGRAMS_PAGE, Chosen(hosts=(), rounds=5)),
-    "scale": (scale, Page(DOCS / "scale.md", "", ("scale",)), Chosen(hosts=(250, 1000, 4000))),
+    "scale": (scale, SCALE_PAGE, Chosen(hosts=(250, 1000, 4000))),
+    "switchboard": (switchboard, SCALE_PAGE, Chosen(hosts=(256, 1024, 4096), rounds=3)),
 }
 DUELS = ("launch", "loop", "kill", "check", "logs", "sync")  # what compares revisions
 
