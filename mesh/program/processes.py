@@ -30,7 +30,7 @@ from mesh.program.clientside import ClientNodes
 from mesh.program.graph import Graph, Node
 from mesh.program.ledger import State, Stop
 from mesh.program.outputs import LastLines, output_of
-from mesh.program.payload import Payload
+from mesh.program.payload import Payload, cloudpickle_source, tie_of
 from mesh.program.placing import Place
 from mesh.program.results import read_result
 from mesh.program.running import Running
@@ -123,12 +123,6 @@ def devices_of(place: Place, shared: Container[str]) -> str:
     return NO_DEVICES if place.host in shared else ""
 
 
-def tie_of(payloads: Mapping[str, Payload]) -> str:
-    """Return why a program ends with its client; "": it can go on without it."""
-    here = [label for label, payload in payloads.items() if payload.place.host == CLIENT]
-    return f"{min(here)} is on the client, and ends with it" if here else ""
-
-
 def untied_hint(setting: Setting) -> str:
     """Return the ``on=`` with which the program could go on without its client."""
     hosts = setting.cluster.hosts
@@ -165,13 +159,6 @@ def _packed(program: Graph, node: Node, payload: Payload, payloads: Mapping[str,
     body, buffers = payload.body
     frame = Frame(frames.HELLO, body=head, buffers=[body, *buffers])
     return b"".join(bytes(piece) for piece in frame.pieces())
-
-
-def cloudpickle_source() -> str:
-    """Return the source of cloudpickle, so that hosts need not have it installed."""
-    from cloudpickle import cloudpickle
-
-    return Path(cloudpickle.__file__).read_text()
 
 
 def modules_of(setting: Setting) -> dict[str, object]:

@@ -25,7 +25,7 @@ from mesh.program.program import Program
 from mesh.program.prompt.cells import COMMANDS, Cells, Command, read_assignment, read_command
 from mesh.program.prompt.reading import PipeReader, Reader, TerminalReader
 from mesh.program.prompt.screen import PromptScreen, Report, is_terminal
-from mesh.program.prompt.syncing import Workspace
+from mesh.program.prompt.syncing import RELOAD, Workspace
 from mesh.program.running import Running
 from mesh.program.runtime.errors import NodeLost, NotLaunched
 from mesh.program.runtime.futures import Future
@@ -40,8 +40,6 @@ VALUE_TIMEOUT_S = 60.0  # for a value of each rank
 COMPLETE_TIMEOUT_S = 1.0
 KEYBOARD_INTERRUPT_STATUS = 130
 RUN_CODE = ("pull", "push", "local", "sync")  # commands that run code of the user, or calls, outside of cells
-# A cell, so that an error in a module is shown as that of any cell.
-RELOAD = "__import__('mesh.program.runtime.workspace', fromlist=['reload']).reload_of_shell({paths!r})"
 
 
 class Wishes(Struct, frozen=True, kw_only=True):

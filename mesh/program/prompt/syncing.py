@@ -19,6 +19,8 @@ from mesh.workspace import listing
 PIECE_BYTES = 1 << 20  # of a file in one change
 TOGETHER_BYTES = 4 << 20  # in one call, and a little more
 SEND_TIMEOUT_S = 600.0  # for one call
+# A cell, so that an error in a module is shown as that of any cell.
+RELOAD = "__import__('mesh.program.runtime.workspace', fromlist=['reload']).reload_of_shell({paths!r})"
 
 
 class Synced(Struct, frozen=True):
