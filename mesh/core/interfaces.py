@@ -105,6 +105,8 @@ class Backend(Protocol):
 class Announces(Protocol):
     """A backend whose scheduler may end hosts, and has the reason."""
 
+    term_limit: float  # seconds from the scheduler's SIGTERM to its SIGKILL; 0: unknown
+
     def ending(self, node: int) -> str:
         """Return why the scheduler is ending a host; "" if it is not. Blocks at most some seconds."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+REPORT_S = 2.0  # for the last messages, before the scheduler of the host ends the agent
+
 
 class Rules:
     """Limits within which the ranks of one host may go on and end."""
@@ -15,6 +17,7 @@ class Rules:
         keep_going: bool,
         device_patience: float,
         has_nodes: bool = False,
+        term_limit: float = 0.0,
     ) -> None:
         """Make the rules; times are in seconds.
 
@@ -24,6 +27,13 @@ class Rules:
         keep_going: let the other ranks run after a failure
         device_patience: for devices to become free after the end of their processes
         has_nodes: ranks are nodes of a program, which get the reason of its end
+        term_limit: from a SIGTERM of the host's scheduler to its SIGKILL; 0 if that is unknown
         """
         self.grace, self.drain, self.timeout, self.keep_going = grace, drain, timeout, keep_going
         self.device_patience, self.has_nodes = device_patience, has_nodes
+        self.term_limit = term_limit
+
+    @property
+    def outer_grace(self) -> float:
+        """The grace of ranks when this agent itself is being ended; it has the rest to report that."""
+        return min(self.grace, max(0.0, self.term_limit - REPORT_S)) if self.term_limit else self.grace

@@ -85,6 +85,7 @@ class SlurmBackend(SwitchboardBackend):
         self._relays = False  # the login node forwards nothing
         advice = SlurmAdvice(self._login, self._job, names, cluster.python)
         super().__init__(self._dial, record.key, names, advice)
+        self.term_limit = record.kill_wait
         self._asking = threading.Lock()
         self._asked_at = -ASK_INTERVAL_S
         self._ending = ""
