@@ -17,7 +17,6 @@ class Rules:
         keep_going: bool,
         device_patience: float,
         has_nodes: bool = False,
-        term_limit: float = 0.0,
     ) -> None:
         """Make the rules; times are in seconds.
 
@@ -27,11 +26,10 @@ class Rules:
         keep_going: let the other ranks run after a failure
         device_patience: for devices to become free after the end of their processes
         has_nodes: ranks are nodes of a program, which get the reason of its end
-        term_limit: from a SIGTERM of the host's scheduler to its SIGKILL; 0 if that is unknown
         """
         self.grace, self.drain, self.timeout, self.keep_going = grace, drain, timeout, keep_going
         self.device_patience, self.has_nodes = device_patience, has_nodes
-        self.term_limit = term_limit
+        self.term_limit = 0.0  # from a SIGTERM of the host's scheduler to its SIGKILL; 0 if that is unknown
 
     @property
     def outer_grace(self) -> float:

@@ -58,8 +58,8 @@ class Run:
             keep_going=begin.keep_going,
             device_patience=begin.device_patience,
             has_nodes=bool(begin.nodes),
-            term_limit=begin.term_limit,
         )
+        rules.term_limit = begin.term_limit
         lease = Lease(begin.lease, begin.return_within, time.monotonic(), agents_meet=_agents_meet(begin))
         self._decisions = Decisions(rules, lease)
         self._actions = Actions(self, self._loop, self._parts)
