@@ -167,6 +167,11 @@ LAUNCHER = text(
     field="launcher",
 )
 BIND = switch("bind", STARTS, RANKS, "each rank sees one GPU (CUDA_VISIBLE_DEVICES)", field="bind")
+UI_PORT: Option[int | None] = Option(
+    "port", ("ui",), OTHER, "PORT", "listen there on 127.0.0.1 (default: any)", read_number, 0
+)
+ACTIONS = switch("actions", ("ui",), OTHER, "let its pages stop, signal and detach runs")
+NO_BROWSER = switch("no-browser", ("ui",), OTHER, "only print the address")
 MASTER_PORT = Option(
     "master-port",
     (*STARTS, "check"),
