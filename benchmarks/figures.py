@@ -73,3 +73,19 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """
     lines = [f"| {' | '.join(head)} |".replace("|  |", "| |"), "| --- " * len(head) + "|"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def goal(name: str, found: float, limit: float, *, most: bool = False) -> list[str]:
+    """Return the row of a goal. most: the limit is the most, else the least
+
+    >>> goal("calls", 9000, 8000), goal("round trip", 250.4, 200, most=True)
+    (['calls', '>= 8,000', '9,000', 'reached'], ['round trip', '<= 200', '250', 'missed'])
+    """
+    reached = found <= limit if most else found >= limit
+    return [name, f"{'<=' if most else '>='} {_shown(limit)}", _shown(found), "reached" if reached else "missed"]
+
+
+def _shown(value: float) -> str:
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""The programs that ``program_ends`` measures: a file of a project, which is run as a program of its user.
+"""Programs whose start and end the row ``programs`` measures: a file of a project, which is run as one of its user.
 
     python3 program_lives.py whole|ended HOSTS
 

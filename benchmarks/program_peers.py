@@ -10,12 +10,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 from msgspec import Struct
+
+from benchmarks.peers import python_with
 
 PEER_TIMEOUT_S = 120.0
 CALLS, IN_FLIGHT, ARRAY_BYTES = 1000, 1000, 100_000_000
@@ -170,15 +170,6 @@ PEERS = (
     Peer("Courier, no encryption", "courier", COURIER),
     Peer("pyzmq, CURVE", "zmq", ZMQ),
 )
-
-
-def python_with(module: str) -> str:
-    """Return a Python of this machine that has a module, from PATH; "" if there is none."""
-    places = [Path(one) / "python" for one in os.environ.get("PATH", "").split(":")]
-    for python in [Path(sys.executable), *places]:
-        if python.exists() and not subprocess.run([python, "-c", f"import {module}"], capture_output=True).returncode:
-            return str(python)
-    return ""
 
 
 def measured(peer: Peer) -> Sequence[float]:

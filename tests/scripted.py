@@ -69,6 +69,10 @@ class ScriptedChannel:
                 answer(header)
 
     def receive(self) -> bytes:
+        return self.ready() or (b"" if self._is_closed else self._out.get())
+
+    def ready(self) -> bytes:
+        """What receive() returns without waiting; b"" if there is nothing now."""
         while not self._is_closed:
             try:
                 return self._out.get_nowait()
@@ -77,10 +81,9 @@ class ScriptedChannel:
             frames = b"".join(encode(*frame) for frame, _ in zip(self._script, range(64), strict=False))
             if frames:
                 return frames
-            if self._running and self._ends is None:
-                self._end(0)
-                continue
-            return self._out.get()
+            if not self._running or self._ends is not None:
+                break
+            self._end(0)
         return b""
 
     def farewell(self) -> Farewell:

@@ -2,9 +2,10 @@
 
     python -m tests.tpu_steward [hand OPERATION | audit]
 
-Evidence of absence takes two looks 20 s apart in mesh; here 2 s. A job is looked at every 3 s in
-mesh; here every second. With MESH_TEST_AUDIT_S it audits at that interval,
-by two looks that follow each other. All else is the program's own.
+Evidence of absence takes two looks 20 s apart in mesh; here 2 s. A job is looked at every 3 s in mesh; here every
+second. Hosts that are gone keep a look for 60 s in mesh; here 15 s. With MESH_TEST_AUDIT_S it audits at that interval,
+by two looks that follow each other. While the file HELD_FETCH is in the home directory, fetches wait. All else is the
+program's own.
 """
 
 from __future__ import annotations
@@ -14,14 +15,21 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from mesh.app.machines import JobMaker, Pace
+from mesh.jobs.children import DEADLINES
 from tests.desk import Desk
 from tests.lab import eventually
 
-PACE = Pace(absent_again=2.0, lost_again=0.4, list_interval=0.4, queue_interval=0.4, probe_interval=0.3)
+PACE = Pace(
+    absent_again=2.0, lost_again=0.4, list_interval=0.4, queue_interval=0.4, hurried_interval=0.4, probe_interval=0.3
+)
+HELD_FETCH = "held-fetch"  # a file; a hand that waits for its removal has put its process id into it
+HELD_POLL_S = 0.05
+LOOK_DEADLINE_S = 15.0
 LOOK_S, URGENT_LOOK_S = 1.0, 0.5  # between two looks of the steward at one job
 REPOSITORY = Path(__file__).parents[1]
 
@@ -57,6 +65,7 @@ def main() -> None:
         sys.stdout.write(encode(find_strays(interval=0.0)))
         return
     if sys.argv[1:2] != ["hand"]:
+        DEADLINES["look"] = LOOK_DEADLINE_S
         serving.LOOK_S, serving.URGENT_LOOK_S = LOOK_S, URGENT_LOOK_S
         serving.hand_argv = lambda: (*me, "hand")
         interval = os.environ.get("MESH_TEST_AUDIT_S", "")
@@ -72,7 +81,17 @@ def main() -> None:
     use_users_path()
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+    if sys.argv[-1] == "fetch":
+        wait_for_release(Path.home() / HELD_FETCH)
     serve(JobHands(), JobMaker(PACE))
+
+
+def wait_for_release(path: Path) -> None:
+    """Wait while a test has a file, after writing into it that this process waits."""
+    if path.exists():
+        path.write_text(str(os.getpid()))
+    while path.exists():
+        time.sleep(HELD_POLL_S)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from mesh.jobs.store import open_store
 from tests.jobs_world import ROOT, Host, Plan, PointedStore, ScriptedHands
 from tests.tpuemulator.client import PROJECT, ZONES
 
-PACE = Pace(absent_again=1.0, lost_again=0.2, list_interval=0.2, queue_interval=0.2)
+PACE = Pace(absent_again=1.0, lost_again=0.2, list_interval=0.2, queue_interval=0.2, hurried_interval=0.2)
 
 
 class TpuHands(ScriptedHands):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from mesh.api.choosing import (
     check_name,
+    check_time,
     choose_cluster,
     make_spec,
     project_here,
@@ -68,7 +69,7 @@ def run(
     Raises UsageError for wrong arguments or files; whatever goes wrong later is in the result. In the main thread,
     SIGINT, SIGTERM and SIGHUP end the run as they do for the command line; in another one signals are the caller's.
     """
-    found, spec = _run_spec(command, cluster, options, clusters_file)
+    found, spec = _run_spec(command, cluster, options, clusters_file, is_quiet=quiet or look.terse)
     showing = Showing(
         output=output,
         label=label,
@@ -107,12 +108,15 @@ def _run(
     )
 
 
-def _run_spec(command: Sequence[str], cluster: str, options: Options, clusters_file: str) -> tuple[Cluster, RunSpec]:
+def _run_spec(
+    command: Sequence[str], cluster: str, options: Options, clusters_file: str, *, is_quiet: bool
+) -> tuple[Cluster, RunSpec]:
     """Return the cluster of ``run`` and what it runs there. Raises UsageError."""
-    found, project = choose_cluster(cluster, options, clusters_file), project_here()
+    found, project = choose_cluster(cluster, options, clusters_file, is_quiet=is_quiet), project_here()
     check_name(options.name, clusters_file)
     check_workspace(project, Path.home())
     spec, found = _with_roles(make_spec(project, options, _words(command, options)), found, options)
+    check_time(found, spec)
     with_lock = carrier_of(found).locks
     return found, replace(spec, lock=with_lock and not spec.share, claim=with_lock)
 
@@ -136,7 +140,7 @@ def exec(  # noqa: A001  (the command's name)
 
     Raises UsageError for options that are about those.
     """
-    found, spec = _exec_spec(command, cluster, options, clusters_file)
+    found, spec = _exec_spec(command, cluster, options, clusters_file, is_quiet=quiet or look.terse)
     showing = Showing(
         output=output,
         label=label,
@@ -151,16 +155,19 @@ def exec(  # noqa: A001  (the command's name)
     return _run(found, spec, showing, options, listener, is_run=False)
 
 
-def _exec_spec(command: Sequence[str], cluster: str, options: Options, clusters_file: str) -> tuple[Cluster, RunSpec]:
+def _exec_spec(
+    command: Sequence[str], cluster: str, options: Options, clusters_file: str, *, is_quiet: bool
+) -> tuple[Cluster, RunSpec]:
     """Return the cluster of ``exec`` and what it runs there. Raises UsageError."""
     given = {"fresh": options.fresh, "no-fanout": not options.fan_out, "prerun": options.prerun, "share": options.share}
     given |= {"exclusive": options.exclusive, "role": bool(options.roles)}
     if any(given.values()):
         told = ", ".join(f"--{name}" for name, is_given in given.items() if is_given)
         raise UsageError(f"mesh exec syncs nothing, runs no prerun and takes no lock: {told} is for mesh run")
-    found = choose_cluster(cluster, options, clusters_file)
+    found = choose_cluster(cluster, options, clusters_file, is_quiet=is_quiet)
     check_name(options.name, clusters_file)
     spec = make_spec(project_here(), options, _words(command, options))
+    check_time(found, spec)
     spec = replace(spec, project=found.workspace or spec.project)
     # A detached run needs all its hosts, as their agents end it together.
     skips = spec.rules.keep_going and not spec.detach
@@ -184,7 +191,7 @@ def stream(
     quiet: print nothing, as the events have it all; the rest as with ``run``
     The run is in a thread of its own, so that signals are the caller's.
     """
-    found, spec = (_run_spec if sync else _exec_spec)(command, cluster, options, clusters_file)
+    found, spec = (_run_spec if sync else _exec_spec)(command, cluster, options, clusters_file, is_quiet=quiet)
     showing = Showing(output=output, quiet=quiet)
 
     def start(listener: Listener) -> RunResult:
@@ -239,7 +246,10 @@ def watch(
 def _sync(
     cluster: str, options: Options, clusters_file: str, showing: Showing, *, watch: bool
 ) -> tuple[SyncResult, Outcome]:
-    found, project = choose_cluster(cluster, options, clusters_file), project_here()
+    found, project = (
+        choose_cluster(cluster, options, clusters_file, is_quiet=showing.quiet or showing.look.terse),
+        project_here(),
+    )
     check_workspace(project, Path.home())
     spec = replace(
         make_spec(project, options, ()), kind=Kind.SYNC, lock=carrier_of(found).locks, prerun=(), watch=watch
@@ -278,7 +288,7 @@ def setup(
     if options.nproc != 1 or options.launcher or options.stdin != "none":
         hint = "leave out nproc, launcher and stdin"
         raise UsageError("a setup is once for each host and has no standard input", hint=hint)
-    found, project = choose_cluster(cluster, options, clusters_file), project_here()
+    found, project = choose_cluster(cluster, options, clusters_file, is_quiet=quiet or look.terse), project_here()
     if not project.named:
         hint = "`mesh init` writes one; its `commands:` are what a setup runs"
         raise UsageError(f"{project.workspace / FILE}: there is no such file, here or above", hint=hint)

@@ -17,7 +17,7 @@ from mesh.config.settings import Options
 from mesh.core.cluster import Placement
 from mesh.core.errors import UsageError
 from mesh.core.naming import LAST
-from mesh.core.ranks import choose_ranks, told_ranks
+from mesh.core.ranks import choose_ranks, told_ranks, told_roles
 from mesh.core.stacks import Group, ended, fold, notes
 from mesh.engine.question import Question
 from mesh.protocol import replies
@@ -37,6 +37,7 @@ class Stacks(Struct, frozen=True, kw_only=True):
     ended: tuple[int, ...]  # ranks that have ended already
     notes: tuple[str, ...]  # why some have less, with a hint
     failures: tuple[str, ...]  # hosts that could not be asked, one line each
+    ended_names: str = ""  # the ranks that have ended, by their labels; "": they have none
 
 
 def stacks(
@@ -72,10 +73,12 @@ def stacks_of(found: FoundRun, ranks: str = "") -> Stacks:
     failures += unknown(placement, answers, failures)
     if chosen is not None:
         answers = [(host, _only(answer, chosen)) for host, answer in answers]
+    over = ended(answers)
     return Stacks(
         run=found.run,
         groups=tuple(fold(answers, placement)),
-        ended=ended(answers),
+        ended=over,
+        ended_names=told_roles(over, placement),
         notes=tuple(notes(answers)),
         failures=tuple(failures),
     )

@@ -12,17 +12,20 @@ from mesh.config.tpusource import TpuMade
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, NoHosts
 from mesh.core.paths import jobs_directory
-from mesh.hosts.interfaces import Purpose
+from mesh.hosts.interfaces import Purpose, Reporter
 from mesh.hosts.sources import source_of
 
 if TYPE_CHECKING:
     from mesh.jobs.values import Job, Row
 
 
-def find_hosts(cluster: Cluster, purpose: Purpose) -> Cluster:
-    """Return a cluster with its hosts. Raises MeshError if they cannot be found."""
+def find_hosts(cluster: Cluster, purpose: Purpose, *, is_quiet: bool = False) -> Cluster:
+    """Return a cluster with its hosts. is_quiet: show no progress. Raises MeshError if they cannot be found."""
     if not isinstance(cluster.source, TpuMade):
-        return source_of(cluster).find(cluster, purpose)
+        source = source_of(cluster)
+        if isinstance(source, Reporter):
+            source.is_quiet = is_quiet
+        return source.find(cluster, purpose)
     job = held_job(cluster.name, user_name())
     if job is None:
         raise NoHosts(f"{cluster.name} is not up", hint=f"mesh up {cluster.name}")

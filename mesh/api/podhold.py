@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from mesh.api.holding import check_idle
+from mesh.api.holding import InUse, check_idle
 from mesh.backends.pods import state
+from mesh.backends.pods.api import NoContext
 from mesh.backends.pods.objects import Pod
 from mesh.config.podspec import MadePods
 from mesh.core.cluster import Cluster
-from mesh.core.errors import MeshError, UsageError
+from mesh.core.errors import MeshError, NoHosts, UsageError
 from mesh.core.statusline import StatusLine
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.kubernetes import render
@@ -44,19 +45,48 @@ def down_pods(cluster: Cluster, notify: Notify, *, is_forced: bool = False) -> N
 
     Those in a context or namespace that cluster.yaml named before are deleted as well.
 
-    is_forced: even while a run is on, or if pods do not answer
+    is_forced: even while a run is on, or if pods do not answer; pods whose context kubeconfig lacks are given up
     Raises InUse if a run is on, NotOurs for pods that were made elsewhere, and MeshError.
     """
     count, failure = 0, None
     for one in _places(cluster):
         try:
             count += _down(one, notify, is_forced=is_forced)
+        except NoContext as error:
+            if is_forced and one is not cluster:
+                count += _give_up(one, notify)
+            else:
+                failure = failure or (error if one is cluster else _out_of_reach(one, error))
         except MeshError as error:  # the others are deleted all the same
             failure = failure or error
     if failure is not None:
         raise failure
     if not count:
         notify(f"{cluster.name} has no pods: nothing to delete")
+
+
+def _out_of_reach(cluster: Cluster, error: NoContext) -> MeshError:
+    """Return the error for pods that were made in a context that kubeconfig does not have any more."""
+    assert isinstance(cluster.source, MadePods)
+    return MeshError(
+        f"{cluster.name}: its pods in namespace {cluster.source.namespace} cannot be deleted ({error})",
+        hint=f"mesh down --force {cluster.name}  # gives them up: idle pods end by themselves",
+    )
+
+
+def _give_up(cluster: Cluster, notify: Notify) -> int:
+    """Remove the records of pods that are out of reach; return how many there were."""
+    source, records = cluster.source, PodsRecords(os.environ)
+    assert isinstance(source, MadePods)
+    place = (cluster.name, source.context, source.namespace)
+    given_up = [one for one in records.read() if (one.cluster, one.context, one.namespace) == place]
+    for record in given_up:
+        records.remove(record.uid)
+        notify(
+            f"{cluster.name}: {record.pods} pods in namespace {record.namespace} are given up: kubeconfig has no "
+            f"context {record.context!r}; {record.root} there owns them"
+        )
+    return len(given_up)
 
 
 def _places(cluster: Cluster) -> Iterator[Cluster]:
@@ -85,11 +115,26 @@ def _down(cluster: Cluster, notify: Notify, *, is_forced: bool) -> bool:
         if root is None:
             maker.forget(recorded)
             return False
-        if not is_forced and any(_may_have_a_run(pod) for pod in maker.pods(root.metadata.uid)):
-            check_idle(MadePodSource().find(cluster, Purpose.ASK))
+        if not is_forced:
+            _check_idle(cluster, lambda: {pod.name for pod in maker.pods(root.metadata.uid) if _may_have_a_run(pod)})
         maker.delete(root)
     notify(f"{cluster.name}: its pods in namespace {api.place.namespace} are deleted")
     return True
+
+
+def _check_idle(cluster: Cluster, running: Callable[[], set[str]]) -> None:
+    """Raise as ``check_idle``, but not for pods that end while they are asked. running: returns those that run now"""
+    asked = running()
+    while asked:
+        try:
+            check_idle(MadePodSource().find(cluster, Purpose.ASK))
+        except (InUse, NoHosts):
+            left = running()
+            if left >= asked:
+                raise
+            asked = left
+        else:
+            return
 
 
 def _may_have_a_run(pod: Pod) -> bool:

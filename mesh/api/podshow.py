@@ -84,11 +84,14 @@ def _shown(api: Api, cluster: Cluster, host: str, width: int) -> list[str]:
     if not chosen:
         raise UsageError(f"{name}: there is no pod {host!r}", hint=f"it has {', '.join(pod.name for pod in pods)}")
     lines = [f"{name}: {len(pods)} pods in {place}", *map(_root_line, roots)]
-    events = {pod.name: events_of(api, pod) for _, pod in chosen if host or not _is_well(pod)}
-    rows = [_row(number, pod, state.waits_for(pod, events.get(pod.name, ()))[0]) for number, pod in chosen]
+    container = cluster.source.container if isinstance(cluster.source, ExistingPods) else render.CONTAINER
+    ill = [pod for _, pod in chosen if not state.runs(pod, container) or state.is_over(pod)]
+    events = {pod.name: events_of(api, pod) for _, pod in chosen if host or pod in ill}
+    waits = {pod.name: state.waits_for(pod, events[pod.name], container)[0] for pod in ill}
+    rows = [_row(number, pod, waits.get(pod.name, "")) for number, pod in chosen]
     lines += Table(HEAD, width=width, dropped=("node", "since")).lines(rows)
     for _, pod in chosen:
-        if host or not _is_well(pod):
+        if pod.name in events:
             lines += ["", pod.name, *_conditions(pod, is_whole=bool(host))]
             shown = events[pod.name] if host else events[pod.name][-SHOWN_EVENTS:]
             lines += [_event_line(one.time, one.count or 1, f"{one.reason}: {one.message}") for one in shown]
@@ -114,12 +117,7 @@ def _root_line(root: Thing) -> str:
     return f"ConfigMap {meta.name}, from {_age(meta.creation_timestamp or '')}{whose}"
 
 
-def _is_well(pod: Pod) -> bool:
-    return pod.status.phase == "Running" and not state.is_over(pod) and state.runs(pod, "")
-
-
-def _row(number: int, pod: Pod, waits: str) -> list[str]:
-    text = "" if _is_well(pod) else waits
+def _row(number: int, pod: Pod, text: str) -> list[str]:
     age = _age(pod.metadata.creation_timestamp or "")
     phase = "Terminating" if pod.metadata.deletion_timestamp else pod.status.phase
     return [str(number), pod.name, phase, pod.spec.node_name or "-", age, text]

@@ -35,6 +35,8 @@ LOST_AGAIN_S = 2.0  # between the two looks that prove a state as PREEMPTED
 FEWER_AGAIN_S = 120.0  # between two looks that prove a TPU complete with fewer hosts than its name lets expect
 LIST_INTERVAL_S = 5.0  # between two lists of a zone, for all jobs in it
 QUEUE_INTERVAL_S = 30.0  # the same where all wait in Google's queue, which may take days
+HURRIED_INTERVAL_S = 2.0  # the same where machines have just been asked for or condemned, while HURRIED_S last
+HURRIED_S = 60.0
 ZONES_AT_ONCE = 8
 REFUSALS = {google.Why.CAPACITY: Refusal.CAPACITY, google.Why.PERSON: Refusal.PERSON}
 HOSTS_FILE = "machines-g{}.json"  # in a job's directory: the hosts of a generation
@@ -48,6 +50,7 @@ class Pace(Struct, frozen=True, kw_only=True):
     fewer_again: float = FEWER_AGAIN_S
     list_interval: float = LIST_INTERVAL_S
     queue_interval: float = QUEUE_INTERVAL_S
+    hurried_interval: float = HURRIED_INTERVAL_S
     probe_interval: float = PROBE_INTERVAL_S
 
 
@@ -140,7 +143,7 @@ class Evidence:
             if found.how is not How.UNKNOWN:
                 self._first.pop(name, None)
             return True
-        what = f"{found.how.value} {found.text}"
+        what = f"{found.how.value} {found.text} {found.is_ended}"
         before = self._first.get(name)
         if before is None or before[0] != what:
             self._first[name] = what, asked
@@ -213,10 +216,9 @@ class JobMaker:
         return MachinesPending(generation=order.generation, state=state)
 
     def look(self, requests: Sequence[Request]) -> Sequence[MachineFacts | None]:
-        zones: dict[gcloud.Zone, list[str]] = {}
+        zones: dict[gcloud.Zone, list[Request]] = {}
         for request in requests:
-            assert isinstance(request.order, LookAtMachines)
-            zones.setdefault(self._zone(request), []).append(request.order.name)
+            zones.setdefault(self._zone(request), []).append(request)
         with ThreadPoolExecutor(max(1, min(len(zones), ZONES_AT_ONCE)), "mesh-zone") as pool:
             seen = dict(zip(zones, pool.map(self._list, zones, zones.values()), strict=True))
         facts = [self._fact(request, seen[self._zone(request)]) for request in requests]
@@ -232,11 +234,13 @@ class JobMaker:
         generation = _generation(request.job, order.generation)
         return zone_of(_spec(request.job).project, generation.zone, self._environ)
 
-    def _list(self, zone: gcloud.Zone, names: Sequence[str]) -> Seen:
-        """Return a list of a zone that is not old. names: of the generations that are looked at"""
+    def _list(self, zone: gcloud.Zone, requests: Sequence[Request]) -> Seen:
+        """Return a list of a zone that is not old. requests: the looks at generations in it"""
         last = self._lists.get(zone)
-        waits = self._waiting.issuperset(names)
-        pause = self._pace.queue_interval if waits else self._pace.list_interval
+        names = [one.order.name for one in requests if isinstance(one.order, LookAtMachines)]
+        pause = self._pace.queue_interval if self._waiting.issuperset(names) else self._pace.list_interval
+        if any(_is_hurried(one, time.time()) for one in requests):
+            pause = min(pause, self._pace.hurried_interval)
         now = time.monotonic()
         if last is None or now >= last.time + pause or last.time < self._evidence.wanted_at(names) <= now:
             last = self._lists[zone] = google.list_machines(zone, self._environ)
@@ -260,7 +264,7 @@ class JobMaker:
                 return MachinesAbsent(generation=number, evidence=found.text)
             case How.LOST | How.MISSING:
                 rest = [name for name in generation.hosts if name.rpartition("-w")[0] in found.alive]
-                return MachinesLost(generation=number, evidence=found.text, rest=tuple(rest))
+                return MachinesLost(generation=number, evidence=found.text, rest=tuple(rest), is_ended=found.is_ended)
             case How.PENDING:
                 return _pending(number, found)
         try:
@@ -341,7 +345,16 @@ def _pending(generation: int, found: Standing) -> MachinesPending:
         is_waiting=found.is_waiting,
         is_deleting=found.is_deleting,
         is_sick=bool(found.sickness),
+        is_unlisted=found.how is How.ABSENT,
     )
+
+
+def _is_hurried(request: Request, now: float) -> bool:
+    """Return True while an answer that a job waits for may come soon: machines were just asked for, or condemned."""
+    assert isinstance(request.order, LookAtMachines)
+    generation = _generation(request.job, request.order.generation)
+    since = {Phase.ASKED: generation.granted, Phase.RELEASING: generation.condemned}
+    return now < since.get(generation.phase, 0.0) + HURRIED_S
 
 
 def _generation(job: Job, number: int) -> Generation:

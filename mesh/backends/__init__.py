@@ -1,1 +1,1 @@
-"""Ways to reach hosts: each opens channels over its own transport (SSH, or a command that is started here)."""
+"""Ways to reach hosts: each opens channels over its own transport (SSH, a command here, pods, or a switchboard)."""

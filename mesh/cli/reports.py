@@ -138,7 +138,7 @@ def stack_lines(found: Stacks, *, full: bool) -> Iterator[str]:
     """Where the ranks are; full: with every call of every thread."""
     from mesh.core import stacks
 
-    return (stacks.full if full else stacks.short)(found.groups, found.ended)
+    return (stacks.full if full else stacks.short)(found.groups, found.ended, found.ended_names)
 
 
 def stacks_as_dict(found: Stacks) -> dict[str, Any]:

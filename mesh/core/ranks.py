@@ -31,6 +31,24 @@ def told(ranks: Iterable[int], width: int = 0) -> str:
     )
 
 
+def told_roles(ranks: Iterable[int], placement: Placement | None) -> str:
+    """Return a set of ranks in short, by their labels; "" in a run without labels.
+
+    >>> from mesh.core.cluster import Host, place_ranks
+    >>> placement = place_ranks(
+    ...     [Host(name=name, address=name) for name in "ab"], (3, 1), groups=(0, 1), labels=("actor", "learner")
+    ... )
+    >>> told_roles([0, 1, 3], placement), told_roles([0], None)
+    ('actor/0-1,learner/0', '')
+    """
+    if placement is None or not any(placement.labels):
+        return ""
+    found: dict[str, list[int]] = {}
+    for rank in sorted(set(ranks)):
+        found.setdefault(placement.label(rank), []).append(placement.table[rank].index)
+    return ",".join(f"{label}/{part}" for label, indices in found.items() for part in told(indices).split(","))
+
+
 def told_ranks(ranks: Iterable[int], noun: str = "rank") -> str:
     """
     >>> told_ranks([3]), told_ranks([0, 1]), told_ranks([0, 1], "host")

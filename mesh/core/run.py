@@ -39,6 +39,7 @@ ENTRY_CHARACTERS = 60  # of a prerun entry in a message
 
 
 AUTO = 0  # as a number of ranks on each host: as many as it has GPUs
+NO_DEVICES = "-1"  # of VISIBLE_DEVICES: no device has this number, so that none is visible
 VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # NVIDIA's, and AMD's own name, which wins there
 
 
@@ -124,7 +125,7 @@ class Group(Struct, frozen=True, kw_only=True):
     # The fields below are those of nodes of a program; a group that has any of them is a group of nodes.
     sockets: Sockets = 0  # that its ranks listen at: one at which other nodes call, and further ones by TCP
     payloads: tuple[Hash, ...] = ()  # of the bytes that each rank finds in a file, by its index in the group; (): none
-    devices: tuple[str, ...] = ()  # GPUs of each rank, as "0,1", by its index in the group; (): none is named
+    devices: tuple[str, ...] = ()  # GPUs of each rank, as "0,1" or NO_DEVICES, by its index; "" and (): all
     ready: bool = False  # each rank reports that it is ready
     may_fail: bool = False  # a rank that fails ends nothing
     restarts: Restarts = 0  # of each rank that fails; one more failure counts

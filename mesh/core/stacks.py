@@ -12,10 +12,10 @@ from mesh.core.cluster import Placement
 from mesh.core.escapes import plain
 from mesh.core.events import Event, Exited, Finished, Hanging, StacksTaken
 from mesh.core.hoststacks import HostStacks, StackShape
-from mesh.core.ranks import told
+from mesh.core.ranks import told, told_roles
 
-# The directory before a module's own name, because libraries lie elsewhere on each host.
-_LIBRARY = re.compile(r"(?:^|.*/)(?:site-packages|dist-packages|lib(?:64)?/python3\.[0-9]+t?)/")
+# The directory before a module's own name, because libraries lie elsewhere on each host. mesh's own runtime is one.
+_LIBRARY = re.compile(r"(?:^|.*/)(?:site-packages|dist-packages|lib(?:64)?/python3\.[0-9]+t?|meshrun\.zip)/")
 GROUPS_SHOWN = 4  # in one line
 HELPERS = frozenset(("resource tracker", "fork server"))  # Python's own processes, which only wait
 
@@ -56,6 +56,7 @@ class Group(Struct, frozen=True, kw_only=True):
     words: str  # the kernel's text; "" if there is a Python stack
     frames: tuple[Frame, ...]  # innermost first
     processes: tuple[At, ...]
+    names: str = ""  # of the ranks, by their labels; "": they have none
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -68,17 +69,20 @@ class Group(Struct, frozen=True, kw_only=True):
             innermost = self.frames[0]
             own = next((frame for frame in self.frames if not frame.is_library), innermost)
             what = own.told() + (f", in {innermost.told()}" if own is not innermost else "")
-        return plain(f"[{told(self.ranks)}] {self._who()}{what or 'no Python code is running'}")
+        return plain(f"[{self._ranks()}] {self._who()}{what or 'no Python code is running'}")
 
     def details(self) -> Iterator[str]:
         """Yield the same with all calls, innermost first."""
         thread = f"thread {self.thread}".rstrip() if not self.is_main else ""
         about = [self.role, thread, self.program if self.program != self.role else "", f"by {self.how}"]
-        yield plain(f"[{told(self.ranks)}] {', '.join(word for word in about if word)}")
+        yield plain(f"[{self._ranks()}] {', '.join(word for word in about if word)}")
         if self.words:
             yield plain(f"    {self.words}")
         for frame in self.frames:
             yield plain(f"    {frame.told()}")
+
+    def _ranks(self) -> str:
+        return self.names or told(self.ranks)
 
     def _who(self) -> str:
         who = self.role or (self.program if self.words else "")
@@ -117,6 +121,7 @@ def fold(answers: Iterable[tuple[str, HostStacks]], placement: Placement | None 
             words=stack.words,
             frames=frames,
             processes=tuple(sorted(processes, key=lambda process: (process.rank, process.pid))),
+            names=told_roles([one.rank for one in processes], placement),
         )
         for thread, stack, frames, processes in found.values()
     ]
@@ -139,17 +144,20 @@ def ended(answers: Iterable[tuple[str, HostStacks]]) -> tuple[int, ...]:
     return tuple(sorted({rank.rank for _, answer in answers for rank in answer.ranks if rank.ended}))
 
 
-def short(groups: Sequence[Group], over: Sequence[int]) -> Iterator[str]:
-    """Yield one line for each group of main threads; over: the ranks that have ended."""
+def short(groups: Sequence[Group], over: Sequence[int], names: str = "") -> Iterator[str]:
+    """Yield one line for each group of main threads.
+
+    over: the ranks that have ended; names: the same by their labels, or ""
+    """
     if over:
-        yield f"[{told(over)}] ended"
+        yield f"[{names or told(over)}] ended"
     yield from (group.headline() for group in groups if group.is_main and group.role not in HELPERS)
 
 
-def full(groups: Sequence[Group], over: Sequence[int]) -> Iterator[str]:
-    """Yield every group with all its calls."""
+def full(groups: Sequence[Group], over: Sequence[int], names: str = "") -> Iterator[str]:
+    """Yield every group with all its calls. over, names: as for ``short``"""
     if over:
-        yield f"[{told(over)}] ended"
+        yield f"[{names or told(over)}] ended"
     for group in groups:
         yield from group.details()
 
@@ -158,6 +166,7 @@ def as_dict(group: Group) -> dict[str, object]:
     """Return a group for scripts. Fields may be added, never renamed."""
     return {
         "ranks": list(group.ranks),
+        **({"labels": group.names} if group.names else {}),
         "role": group.role,
         "main_thread": group.is_main,
         "thread": group.thread,
@@ -202,13 +211,14 @@ class Gathered:
         answers, self._answers = self._answers, []
         if not answers:
             return []
-        groups = [group for group in fold(answers) if group.is_main and group.role not in HELPERS]
+        groups = [group for group in fold(answers, self._placement) if group.is_main and group.role not in HELPERS]
         hanging, self._hanging = self._hanging, None
         if hanging:
             places = [group.headline() for group in groups]
             more = [f"and {len(places) - GROUPS_SHOWN} more"] if len(places) > GROUPS_SHOWN else []
             return [f"no output for {hanging.seconds:g} s: {'; '.join([*places[:GROUPS_SHOWN], *more])}"]
-        return [*full(groups, ended(answers)), *notes(answers)]
+        over = ended(answers)
+        return [*full(groups, over, told_roles(over, self._placement)), *notes(answers)]
 
 
 def _frame(function: str, file: str, line: int) -> Frame:

@@ -41,8 +41,18 @@ def host_environment(spec: RunSpec, placement: Placement, rendezvous: Rendezvous
         **_slice_environment(placement, rendezvous, node),
         **_label_environment(placement, node),
         **(spec.groups[placement.group(node)].env if not _is_shared(placement, node) else {}),
-        **_own_environment(spec, placement, placement.ranks(node)[0]),
+        **_first_environment(spec, placement, node),
     }
+
+
+def _first_environment(spec: RunSpec, placement: Placement, node: int) -> dict[str, str]:
+    """Return the own variables of a host's first rank that all of its ranks have: the others must not inherit more."""
+    ranks = placement.ranks(node)
+    first = _own_environment(spec, placement, ranks[0])
+    if not _is_shared(placement, node):
+        return first
+    others = [_own_environment(spec, placement, rank) for rank in ranks[1:]]
+    return {name: value for name, value in first.items() if all(name in one for one in others)}
 
 
 def rank_environment(spec: RunSpec, placement: Placement, rank: int) -> dict[str, str]:
@@ -64,7 +74,7 @@ def _own_environment(spec: RunSpec, placement: Placement, rank: int) -> dict[str
             own["MESH_LABEL"] = placement.label(rank)
     if group.is_node:
         own |= {"MESH_LABEL": placement.role(rank), "MESH_PROGRAM": spec.name}
-    if group.devices:
+    if group.devices and group.devices[place.index]:
         own |= dict.fromkeys(VISIBLE_DEVICES, group.devices[place.index])
     if placement.slices:
         own["WORKER_ID"] = str(placement.worker(rank)[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mesh.core.cluster import Cluster
 from mesh.core.findings import Finding
@@ -35,3 +35,10 @@ class HostSource(Protocol):
 
     def origin(self, cluster: Cluster) -> str:
         """Return where the hosts come from, to complete the sentence "its hosts ..."."""
+
+
+@runtime_checkable
+class Reporter(Protocol):
+    """A source that makes hosts, and shows on stderr how far it is."""
+
+    is_quiet: bool  # set before `find`, to show nothing but trouble

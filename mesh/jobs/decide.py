@@ -90,7 +90,7 @@ def _preparation(job: Job, time: float) -> AnyOrder | None:
     number = job.attempt if job.attempts and job.attempts[-1].stage is Stage.NEVER else job.attempt + 1
     if (modules := setup_due(job, generation)) is not None:
         return Prepare(attempt=number, hosts=generation.hosts, modules=modules)
-    if job.left:
+    if job.in_the_way:
         return None  # ranks on machines that may still run have priority over new ones
     if job.work is not None:
         if (fetch := working.fetch_first(job, time)) is not None or not working.may_start(job, time):

@@ -215,6 +215,7 @@ class MachinesPending(Answer, frozen=True, kw_only=True, tag="machines-pending")
     is_waiting: bool = False  # in the maker's own queue
     is_deleting: bool = False  # the API shows all of them as being deleted
     is_sick: bool = False  # the API has them repaired, or calls them unhealthy
+    is_unlisted: bool = False  # a complete answer does not list them, which alone proves nothing
 
 
 class MachinesAbsent(Answer, frozen=True, kw_only=True, tag="machines-absent"):
@@ -231,6 +232,7 @@ class MachinesLost(Answer, frozen=True, kw_only=True, tag="machines-lost"):
     evidence: str
     rest: tuple[str, ...] = ()  # hosts of slices that are still there: their output can be fetched
     by_silence: bool = False  # by `unreachable_for`: it counts only while the hosts are silent
+    is_ended: bool = False  # all of them are ended: no process runs there, although they are still listed
 
 
 class Prepared(Answer, frozen=True, kw_only=True, tag="prepared"):

@@ -290,7 +290,7 @@ def _machines(job: Job, event: Answer) -> Job:
                 return doubts.cleared(job, number)
             job = with_generation(job, number, phase=Phase.READY, hosts=hosts, keys=keys)
             job = replace(job, open=tuple(one for one in job.open if not isinstance(one.order, orders.Make)))
-            how = f"once {job.left[0].name} is gone" if job.left else f"on {short_list(hosts)}"
+            how = f"once {job.in_the_way[0].name} is gone" if job.in_the_way else f"on {short_list(hosts)}"
             return move(job, State.PREPARING, time, f"starts {how}") if _asks(job) else job
         case events.Made(time=time, generation=number):
             return with_generation(job, number, asked=time)
@@ -308,7 +308,7 @@ def _machines(job: Job, event: Answer) -> Job:
                 return job
             if by_silence and not doubts.is_silent(job):
                 return job  # the hosts have answered meanwhile
-            job = with_generation(job, number, rest=event.rest)
+            job = with_generation(job, number, rest=event.rest, is_over=event.is_ended)
             return _lost(job, time, evidence)
         case events.MachinesAbsent(time=time, generation=number, evidence=evidence):
             if generation is None or generation.number != number:

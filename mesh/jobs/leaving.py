@@ -1,6 +1,7 @@
 """Condemned machines that a job does not wait for: it asks for others before they are proved gone.
 
-They are deleted and looked at until they are gone. No rank starts before that, and no job ends.
+They are deleted and looked at until they are gone. No job ends before that. No rank starts before that either, unless
+the lost machines are proved ended: a machine that Google has preempted runs nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ def leave_at(job: Job) -> float:
         return math.inf
     if tpu is not None and tpu.recreate is Recreate.EAGER and generation.end == LOST:
         return generation.ended
+    if generation.is_over and generation.unlisted_since:  # its quota is free
+        return generation.unlisted_since
     return generation.deleting_since + LEAVE_AFTER_S if generation.deleting_since else math.inf
 
 
@@ -72,13 +75,13 @@ def gone(job: Job, number: int) -> Job:
 
 
 def noted(job: Job, event: MachinesPending) -> Job:
-    """Note that the API shows the present machines, which are condemned, as being deleted."""
+    """Note that the API shows the present machines, which are condemned, as being deleted, or no more."""
     generation = job.generation
     if generation is None or generation.number != event.generation or generation.phase is not Phase.RELEASING:
         return job
-    if generation.deleting_since or not event.is_deleting:
-        return job
-    changed = replace(generation, deleting_since=event.time)
+    deleting = generation.deleting_since or (event.time if event.is_deleting else 0.0)
+    unlisted = generation.unlisted_since or (event.time if event.is_unlisted and generation.is_over else 0.0)
+    changed = replace(generation, deleting_since=deleting, unlisted_since=unlisted)
     return replace(job, generations=(*job.generations[:-1], changed))
 
 

@@ -87,6 +87,8 @@ class Generation(Struct, frozen=True, kw_only=True):
     doubt_since: float = 0.0  # while ready: the API's answers show a state other than READY since then; 0: READY
     sick_since: float = 0.0  # the same for a repair, or a health other than HEALTHY
     deleting_since: float = 0.0  # while condemned: the API shows all of it as being deleted since then
+    is_over: bool = False  # lost, and proved ended: no rank runs there, although it is not proved gone
+    unlisted_since: float = 0.0  # while condemned and over: a complete answer of the API did not list it
     is_left: bool = False  # condemned, and the job does not wait until it is gone
     delete_at: float = 0.0  # with is_left: an order to delete it is due then
     is_handed: bool = False  # another job has the machines from then on; this one has released them
@@ -196,6 +198,11 @@ class Job(Struct, frozen=True, kw_only=True):
     def left(self) -> tuple[Generation, ...]:
         """Condemned machines that are not proved gone, and for which the job does not wait."""
         return tuple(one for one in self.generations if one.is_left and one.phase is Phase.RELEASING)
+
+    @property
+    def in_the_way(self) -> tuple[Generation, ...]:
+        """Machines that were left, and on which ranks may still run: no other ranks start before these are gone."""
+        return tuple(one for one in self.left if not one.is_over)
 
     @property
     def current(self) -> Attempt | None:

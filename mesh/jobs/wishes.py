@@ -8,7 +8,7 @@ from mesh.core.outcome import Cause
 from mesh.jobs import events, working
 from mesh.jobs.change import EXIT_STOPPED, end, hold, move, queue, recover
 from mesh.jobs.orders import Stop
-from mesh.jobs.values import Job, Phase, State, Wanted
+from mesh.jobs.values import Job, Phase, Setup, State, Wanted
 
 KEEPS_MACHINES = "goes on with the machines that it has"
 
@@ -56,6 +56,8 @@ def restart(job: Job, time: float, by: str) -> Job:
     """Fold the wish of a person that the attempt ends, and another one follows."""
     if job.is_deleted or job.state in (State.ENDING, State.RECOVERING):
         return job
+    if job.setup is Setup.FORCE and job.work is not None:
+        job = replace(job, work=replace(job.work, steps=0))  # on machines that it keeps as well
     if job.state is State.QUEUED:
         return replace(job, not_before=0.0)
     if job.state is State.HELD or job.state.is_final:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from mesh.program.runtime.stopping import stop_event as stop_event
     from mesh.program.runtime.stopping import stop_reason as stop_reason
     from mesh.program.runtime.stopping import wait_for_stop as wait_for_stop
+    from mesh.program.settings import Options as Options
 
 _AT_THE_CLIENT = {
     "connecting": ("Connected", "connect"),
@@ -61,6 +62,7 @@ _AT_THE_CLIENT = {
     "mapping": ("ItemFailed", "executor", "map"),
     "program": ("Program",),
     "running": ("NodeState", "ProgramResult", "Running"),
+    "settings": ("Options",),
 }
 _EVERYWHERE = {
     "batching": ("batched",),
@@ -105,7 +107,7 @@ def __getattr__(name: str) -> object:
     try:
         module = import_module(_PLACES[name], __name__)
     except ImportError as error:
-        if name not in ("ItemFailed", "Program", "connect", "executor", "has", "map"):
+        if name not in ("ItemFailed", "Options", "Program", "connect", "executor", "has", "map"):
             raise
         module = import_module(".runtime.absent", __name__)
         del error

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Event, Exited, Lost, Output, Started
 from mesh.core.nodes import NodeResult, ProgramStopped, RankReady, Restarted, Restarting, told_end
 from mesh.core.outcome import Cause
-from mesh.core.run import Group, RunSpec
+from mesh.core.run import NO_DEVICES, Group, RunSpec
 from mesh.program.clientside import ClientNodes
 from mesh.program.graph import Graph, Node
 from mesh.program.ledger import State, Stop
@@ -78,6 +78,7 @@ def groups_of(
     order = [host.name for host in setting.cluster.hosts]
     groups, packed = [], {}
     works_here = has_work_at_client(program, [one.place for one in payloads.values()], setting.calls_run)
+    shared = {one.place.host for one in payloads.values() if one.place.gpus}
     for node in program.nodes:
         members = [one for one in payloads.values() if one.place.group == node.wish.label]
         if any(one.place.host == CLIENT for one in members):
@@ -88,7 +89,7 @@ def groups_of(
         name = hashlib.sha256(data).hexdigest()
         packed[name] = data
         options = node.options
-        devices = tuple(",".join(map(str, one.place.gpus)) for one in members) if options.gpus else ()
+        devices = tuple(devices_of(one.place, shared) for one in members)
         groups.append(
             Group(
                 label=node.wish.label,
@@ -98,7 +99,7 @@ def groups_of(
                 counts=tuple(count for _, count in counts),
                 sockets=1,
                 payloads=(name,) * len(members),
-                devices=devices,
+                devices=devices if any(devices) else (),
                 ready=True,
                 may_fail=options.on_failure == "ignore",
                 restarts=options.restarts if options.on_failure == "restart" else 0,
@@ -109,6 +110,16 @@ def groups_of(
             )
         )
     return tuple(groups), packed
+
+
+def devices_of(place: Place, shared: Container[str]) -> str:
+    """Return the GPUs of a node; "": all of its host.
+
+    shared: hosts with GPUs that belong to some nodes alone, so that no other node there may use any
+    """
+    if place.gpus:
+        return ",".join(map(str, place.gpus))
+    return NO_DEVICES if place.host in shared else ""
 
 
 def tie_of(payloads: Mapping[str, Payload]) -> str:

@@ -16,7 +16,7 @@ from mesh.app.modules import preparation_of
 from mesh.app.screen import Showing
 from mesh.config.project import check_workspace
 from mesh.config.selectors import listed
-from mesh.config.settings import Options
+from mesh.config.settings import Options as Options
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
 from mesh.engine.question import Question

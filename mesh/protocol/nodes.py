@@ -35,7 +35,7 @@ PAIR_STREAM_BITS = 30  # of the number of a connection that an agent asks for; a
 STREAM_NUMBER = integer(1, 1 << 54)  # of a relayed connection; the client counts its own from 1
 NODE_STATES = ("ready", "restarting", "ended", "failed", "lost")
 WHY_CHARACTERS = 1000  # of the reason that a node gives for the end of its program
-RELAY_WINDOW_BYTES = 1 << 18  # of one relayed connection that may be on their way in one direction
+RELAY_WINDOW_BYTES = 1 << 21  # of a relayed connection that may be on their way: 30 ms of an SSH channel
 
 
 class Node(Record):

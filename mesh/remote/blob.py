@@ -12,6 +12,7 @@ from mesh.agent.process.processes import BOOT
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[1]
 ROOMS = ("agent", "protocol")  # that are shipped
+ELSEWHERE = "switchboard"  # a package of the agent's room that travels as a program of its own
 STARTER, FINDER = "agent/starter.py", "agent/version.py"  # the first program on a host: the second one is its import
 PACKAGE = "mesh"
 # The first line of the opening. To Python it is 0. A shell that replaced the login shell takes it for the start of a
@@ -73,7 +74,7 @@ def _key() -> str:
 @functools.cache
 def _sources() -> dict[str, bytes]:
     """Return the modules by their paths below the package."""
-    modules = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    modules = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.parent.name != ELSEWHERE)
     return {"__init__.py": b"", **{path.relative_to(ROOT).as_posix(): path.read_bytes() for path in modules}}
 
 

@@ -43,6 +43,23 @@ def log_name(placement: Placement, rank: int, stream: Stream) -> str:
     return f"{stream.value}-{placement.hosts[placement.node(rank)].name.replace('/', '_')}.log"
 
 
+def link_names(placement: Placement, rank: int) -> list[str]:
+    """Return the other names of a rank's log of stdout: by its label, and as MaxText's multihost_runner has it.
+
+    >>> from mesh.core.cluster import Host, place_ranks
+    >>> link_names(place_ranks([Host(name="a", address="a")], (2,), labels=("actor",), slices=(1,)), 1)
+    ['actor-1.out', 'output_slice_0000_worker_0001.txt']
+    """
+    names = []
+    label = placement.label(rank)
+    if label and label != "rank":  # its names would be those of other logs
+        names.append(f"{label}-{placement.table[rank].index}.{SUFFIX[Stream.STDOUT]}")
+    if placement.slices:
+        number, worker = placement.worker(rank)
+        names.append(f"output_slice_{number:04d}_worker_{worker:04d}.txt")
+    return names
+
+
 def tail_name(name: str, head: int, start: int) -> str:
     """The name of a file with a part of a log's tail. Such names sort as the parts follow each other.
 

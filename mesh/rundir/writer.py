@@ -42,6 +42,7 @@ from mesh.rundir.layout import (
     RECORD,
     RUN,
     SUFFIX,
+    link_names,
     log_name,
     log_number,
     rank_and_stream,
@@ -159,7 +160,7 @@ class StoreSink:
             self._told.add(key)
         if isinstance(event, Restarted) and self._results is not None:
             self._results.forget(event.rank)
-        if isinstance(event, Started) and self._placement.slices and Stream.STDOUT in self._streams:
+        if isinstance(event, Started) and Stream.STDOUT in self._streams:
             self._link(event.rank)
         if isinstance(event, LeftOut):
             self._leave_out(event)
@@ -298,12 +299,12 @@ class StoreSink:
             self._flush()
 
     def _link(self, rank: int) -> None:
-        """The name of a rank's log for those who come from MaxText's multihost_runner."""
-        number, worker = self._placement.worker(rank)
-        log = self._log(rank, Stream.STDOUT)
-        log.make()  # whoever follows it may begin now
-        with contextlib.suppress(OSError):  # a file system without links
-            (self.logs / f"output_slice_{number:04d}_worker_{worker:04d}.txt").symlink_to(log.path.name)
+        """Link the other names of a rank's log."""
+        for name in link_names(self._placement, rank):
+            log = self._log(rank, Stream.STDOUT)
+            log.make()  # whoever follows it may begin now
+            with contextlib.suppress(OSError):  # a file system without links
+                (self.logs / name).symlink_to(log.path.name)
 
     def _log(self, rank: int, stream: Stream) -> LogFile:
         number = log_number(rank, stream)

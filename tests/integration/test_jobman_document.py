@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,7 +91,7 @@ def test_a_job_by_the_commands_of_jobman(desk: Desk) -> None:
     login = mesh("jobman", "ssh", "000001")
     assert "logging in to worker 0, because its file has job.worker_num" in login.err
     assert "job:1:0 is this machine" in login.err
-    assert mesh("jobman", "reboot", "000001").status == 0
+    assert mesh("jobman", "reboot", "000001", "--force", "--force-prefix").status == 0
     assert desk.until(1, "running")["attempt"] in (1, 2)
     assert mesh("jobman", "stop", "1", "2").status == 0
     for job in (1, 2):
@@ -111,6 +112,44 @@ def test_a_job_by_the_commands_of_jobman(desk: Desk) -> None:
     assert mesh("jobman", "clean", "--all").out == b"job 000001 here_1: removed\n"
     assert sorted(path.name for path in (project / "jobs").rglob("*")) == [".gitignore", str(user)]
     assert mesh("jobman", "list").out.decode().splitlines()[1:] == []
+
+
+VENV = """\
+job: {name: tools, env_type: venv}
+tpu: {allocation_mode: tpu-vm, accelerator: v6e-1, zone: us-east1-d, version: v2-alpha-tpuv6e, name: x}
+ssh: null
+venv: {name: train}
+command: {cmd: "echo $VIRTUAL_ENV", workers: [0]}
+"""
+
+
+# Leaves pip out of new environments, which would take most of the time of the test.
+PYTHON = f"""#!/bin/sh
+[ "$1 $2" != "-m venv" ] || {{ shift 2; set -- -m venv --without-pip "$@"; }}
+exec {sys.executable} "$@"
+"""
+
+
+def test_an_environment_is_made_anew_by_force_alone(desk: Desk) -> None:
+    mesh, place = desk.mesh, desk.home.path / "train"
+    python = desk.home.path / "bin/python3"
+    python.parent.mkdir()
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    desk.home.environ["PATH"] = f"{python.parent}:{desk.home.environ['PATH']}"
+    (desk.home.project / "f.yaml").write_text(VENV)
+    made = mesh("jobman", "create", "f.yaml", "--cluster", "local:1")
+    assert made.status == 0, made.err
+    assert mesh("job", "wait", "1").status == 0, desk.show(1)
+    for words, is_made_anew in ((("venv",), False), (("venv", "--force"), True), (("run", "--force"), True)):
+        (place / "mine").touch()
+        done = mesh("jobman", *words, "000001")
+        assert done.status == 0, done.err
+        assert (place / "bin/python").exists()
+        assert (place / "mine").exists() is not is_made_anew, words
+    assert done.out.decode().splitlines()[-1].endswith(f" {place}")
+    refused = mesh("jobman", "conda", "000001")
+    assert (refused.status, "has no module 'conda'; it has venv" in refused.err) == (2, True), refused.err
 
 
 def test_a_job_without_credentials_for_its_tpu(desk: Desk) -> None:
@@ -164,3 +203,4 @@ def test_the_sizes_of_buckets(desk: Desk) -> None:
         every = desk.mesh("jobman", "storage", "--all").out.decode().splitlines()
         assert [line.split()[0] for line in every] == ["bucket", "mine", "other"]
         assert every[1].split()[2] == "2"
+        assert desk.mesh("jobman", "delete", "1", "2").status == 0

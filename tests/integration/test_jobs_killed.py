@@ -11,6 +11,7 @@ import signal
 import time
 from pathlib import Path
 
+from mesh.jobs.reading import FINAL
 from tests.desk import Desk
 from tests.lab import eventually
 
@@ -54,7 +55,7 @@ def test_random_kills(desk: Desk, tmp_path: Path) -> None:
         command = f"machines: local:2\nrun: python3 rank.py {words}\n"
         jobs[name] = desk.submit(f"{command}job: {{env: {{PLACE: {place}}}}}\n{RULES}", name=name)
     done = 0
-    while done < KILLS and any(desk.show(job)["state"] not in ("succeeded", "failed") for job in jobs.values()):
+    while done < KILLS and any(row["state"] not in FINAL for row in desk.rows(*jobs.values())):
         time.sleep(chance.uniform(0.0, 1.5))
         done += _hurt(desk, chance)
         assert desk.mesh("job", "list").status == 0

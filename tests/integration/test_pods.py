@@ -166,6 +166,8 @@ def test_pods_of_another_state_directory_are_named_and_adopted(home: Home, empty
         refused = home.mesh(*words)
         assert refused.status == 75, refused.err
         assert "were made elsewhere" in refused.err
+    asked = home.mesh("ssh", "gpus:0", "--", "sh", "-c", "echo $IN_POD")  # as `mesh ps` asks: it changes nothing
+    assert asked.out.decode().strip() in empty.objects["pods"], asked.err
     assert home.mesh("up", "--adopt", "gpus").status == 0
     assert home.mesh("down", "gpus", within=PATIENT_S).status == 0
 

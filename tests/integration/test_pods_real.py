@@ -17,37 +17,21 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Home
-from tests.kubecluster import images
+from tests.kubecluster import faults, images
 from tests.kubecluster.cluster import NODES, Cluster
+from tests.kubecluster.faults import PATIENT_S, SLEEP, made, roots, wait_until_up
 from tests.lab import eventually
 
 pytestmark = [
     pytest.mark.root,
     pytest.mark.skipif(os.environ.get("MESH_TEST_KUBERNETES") != "1", reason="needs MESH_TEST_KUBERNETES=1"),
 ]
-PATIENT_S = 240.0  # for what takes at most 60 s, on a machine with much to do
-SLEEP = "sleep 4567"
 STUBBORN = f"trap '' TERM; (exec {SLEEP}) & exec {SLEEP}"  # two processes
 GPU = "mesh.test/gpu"
 
 
-def made(nodes: int, *more: str, image: str = images.PYTHON, hold: str = "2s", name: str = "gpus") -> str:
-    """Return a cluster of pods that mesh makes. more: lines below ``kubernetes:``"""
-    lines = [f"image: {image}", f"nodes: {nodes}", f"hold: {hold}", "start_timeout: 120s", *more]
-    return f"{name}:\n  kubernetes:\n" + "".join(f"    {line}\n" for line in lines)
-
-
 def have_ended(kube: Cluster) -> bool:
     return all(phase in ("Succeeded", "Failed") for phase in kube.phases().values())
-
-
-def roots(kube: Cluster) -> list[str]:
-    return [one["metadata"]["name"] for one in kube.listed("configmaps")]
-
-
-def files_of(kube: Cluster, text: str) -> list[Path]:
-    """Return the root directories of the containers with a process of this text."""
-    return [Path(f"/proc/{pid}/root") for pid in kube.pids(text)]
 
 
 def command_lines() -> Iterator[bytes]:
@@ -55,16 +39,6 @@ def command_lines() -> Iterator[bytes]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):  # it has just ended
             yield path.read_bytes()
-
-
-def wait_until_up(kube: Cluster, count: int, client: subprocess.Popen[bytes], text: str = SLEEP) -> None:
-    """Wait until so many processes run in the pods."""
-
-    def is_up() -> bool:
-        assert client.poll() is None, client.communicate()
-        return len(kube.processes(text)) == count
-
-    assert eventually(is_up, PATIENT_S), kube.phases()
 
 
 def end_of(client: subprocess.Popen[bytes]) -> tuple[int, str]:
@@ -112,6 +86,11 @@ def test_pods_that_are_there_are_chosen_by_label(home: Home, kube: Cluster) -> N
     kube.wait_for_pods("app=x", 3)
     done = home.mesh("exec", "k8s:app=x", "hostname")
     assert done.lines == ["[0] w-2", "[1] w-9", "[2] w-10"], done.err
+    with home.terminal("ssh", "k8s:app=x:1") as terminal:
+        terminal.expect(b"#", PATIENT_S)  # the prompt
+        terminal.type(b"test -t 0 && echo a terminal in $(hostname); exit 5\n")
+        terminal.expect(b"a terminal in w-9", PATIENT_S)
+        assert terminal.end(PATIENT_S) == 5
     client = home.popen("run", "k8s:app=x", "sh", "-c", f"exec {SLEEP}")
     wait_until_up(kube, 3, client)
     client.send_signal(signal.SIGINT)
@@ -136,32 +115,16 @@ def test_a_killed_client_leaves_no_process_and_no_pod(home: Home, kube: Cluster)
 
 def test_an_api_server_that_is_killed_and_started_again_ends_no_run(home: Home, kube: Cluster) -> None:
     home.clusters(made(4))
-    lines = (
-        "for i in $(seq 200); do echo line $i; [ $i = 100 ] && until [ -e /mesh/go ]; do sleep 0.1; done; done; true"
-    )
-    client = home.popen("run", "gpus", "sh", "-c", lines)
-    wait_until_up(kube, 4, client, "sh -c for i in")
-    kube.kill("kube-apiserver")
-    try:
-        for root in files_of(kube, "sh -c for i in"):
-            with contextlib.suppress(OSError):  # a fork of the shell, which has become a program and ended
-                (root / "mesh/go").touch()
-    finally:
-        kube.start_api()
-        kube.wait_for_api()
-    status, err = end_of(client)
-    assert status == 0, err
-    expected = "".join(f"line {number}\n" for number in range(1, 201))
-    logs = sorted((home.path / ".local/state/mesh/runs").glob("*/logs/rank-*.out"))
-    assert [log.read_text() for log in logs] == [expected] * 4
+    faults.restart_api(home, kube, away_s=2.0)
 
 
-def test_a_deleted_pod_is_named_and_ends_the_run(home: Home, kube: Cluster) -> None:
+@pytest.mark.parametrize("verb", ["DELETE", "evict"])
+def test_a_pod_that_is_deleted_or_evicted_is_named_and_ends_the_run(home: Home, kube: Cluster, verb: str) -> None:
     home.clusters(made(3))
     client = home.popen("run", "--grace", "1", "gpus", "sh", "-c", f"exec {SLEEP}")
     wait_until_up(kube, 3, client)
     name = kube.listed("pods", "mesh/index=1")[0]["metadata"]["name"]
-    kube.ask("DELETE", kube.path("pods", name))
+    faults.end_pod(kube, name, verb)
     status, err = end_of(client)
     assert status == 76, err
     assert name in err
@@ -170,16 +133,26 @@ def test_a_deleted_pod_is_named_and_ends_the_run(home: Home, kube: Cluster) -> N
     assert eventually(lambda: not kube.processes(SLEEP), PATIENT_S), kube.processes(SLEEP)
 
 
-def test_a_container_out_of_memory_is_named(home: Home, kube: Cluster) -> None:
-    hog = "import os, time\nwhile not os.path.exists('/tmp/go'): time.sleep(0.1)\nx = [b'x' * n for n in range(10**6)]"
-    limits = {"resources": {"limits": {"memory": "96Mi"}}}
-    kube.make_pod("big", {"app": "x"}, restartPolicy="Never", container={"command": ["python3", "-c", hog], **limits})
+def test_a_pod_that_its_node_evicts_is_named_with_the_reason(home: Home, kube: Cluster) -> None:
+    faults.make_full_pod(kube, "full")
     kube.make_pod("other", {"app": "x"})
     kube.wait_for_pods("app=x", 2)
     client = home.popen("run", "--grace", "1", "k8s:app=x", "sh", "-c", f"exec {SLEEP}")
     wait_until_up(kube, 2, client)
-    for root in files_of(kube, "os.path.exists"):
-        (root / "tmp/go").touch()
+    faults.let_go(kube, faults.HOGS)
+    status, err = end_of(client)
+    assert status == 76, err
+    assert 'evicted: Usage of EmptyDir volume "data" exceeds the limit "1Mi"' in err
+    assert eventually(lambda: not kube.processes(SLEEP), PATIENT_S), kube.processes(SLEEP)
+
+
+def test_a_container_out_of_memory_is_named(home: Home, kube: Cluster) -> None:
+    faults.make_big_pod(kube, "big")
+    kube.make_pod("other", {"app": "x"})
+    kube.wait_for_pods("app=x", 2)
+    client = home.popen("run", "--grace", "1", "k8s:app=x", "sh", "-c", f"exec {SLEEP}")
+    wait_until_up(kube, 2, client)
+    faults.let_go(kube, faults.HOGS)
     status, err = end_of(client)
     assert status == 76, err
     assert "OOMKilled (limit 96Mi" in err
@@ -256,20 +229,28 @@ def test_no_secret_stands_in_an_object_an_event_or_a_command_line(home: Home, ku
         assert not any(value.encode() in line for line in lines)
 
 
-def test_clients_killed_at_any_moment_leave_no_pod(home: Home, kube: Cluster) -> None:
-    moments_s = (0.6, 1.0, 1.5, 2.0, 3.0)
-    names = [f"c{number}" for number in range(len(moments_s))]
-    home.clusters("".join(made(2, name=name).replace("120s", "15s") for name in names) + made(2, name="last"))
-    for name, moment in zip(names, moments_s, strict=True):
-        client = home.popen("run", name, "sh", "-c", f"exec {SLEEP}")
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            client.communicate(timeout=moment)
-        client.kill()
-        client.communicate()
-    assert eventually(lambda: have_ended(kube), PATIENT_S), kube.phases()
-    done = home.mesh("run", "last", "true", within=PATIENT_S)
+def test_pods_with_a_sidecar_and_the_processes_of_their_node_in_view_end(home: Home, kube: Cluster) -> None:
+    sidecar = f"{{name: a-sidecar, image: {images.PYTHON}, command: [sleep, '86400']}}"
+    home.clusters(made(2, f"pod: {{hostPID: true, nodeName: node-1, containers: [{sidecar}]}}"))
+    assert home.mesh("run", "gpus", "true", within=PATIENT_S).status == 0
+    first = kube.phases()
+
+    def have_ended() -> bool:
+        states = [one for pod in kube.listed("pods") for one in pod["status"]["containerStatuses"]]
+        return all("terminated" in one["state"] for one in states if one["name"] == "main")
+
+    assert eventually(have_ended, PATIENT_S), kube.phases()
+    done = home.mesh("run", "gpus", "true", within=PATIENT_S)
     assert done.status == 0, done.err
-    assert all("-last-" in name for name in kube.phases()), kube.phases()
+    assert not first.keys() & kube.phases().keys() or first != kube.phases()
+    assert home.mesh("down", "gpus", within=PATIENT_S).status == 0
+    assert (kube.phases(), roots(kube)) == ({}, [])
+
+
+def test_clients_killed_at_any_moment_leave_no_pod(home: Home, kube: Cluster) -> None:
+    moments = {f"c{number}": (moment, images.PYTHON) for number, moment in enumerate((0.6, 1.0, 1.5, 2.0))}
+    moments["pulls"] = (3.0, faults.NO_IMAGE)
+    faults.nothing_is_left(home, kube, faults.kill_clients(home, kube, moments))
 
 
 def checked(home: Home, name: str, status: int) -> dict[str, dict[str, tuple[str, str]]]:

@@ -23,6 +23,7 @@ from mesh.program.running import Running
 from tests.conftest import PATIENCE, REPOSITORY, Home
 from tests.integration import program_nodes as nodes
 from tests.integration import program_plain as nodes_of_any_python
+from tests.lab import state_of
 from tests.pythons import pythons
 
 
@@ -349,6 +350,8 @@ def test_a_node_that_is_stopped_costs_its_callers_their_timeouts_only() -> None:
         pid = int(str(server.where()[3]))  # type: ignore[index]
         os.kill(pid, signal.SIGSTOP)
         try:
+            # The thread that takes the signal may run later than another one, which answers calls.
+            assert eventually(lambda: all(state_of(one) == "T" for one in Path(f"/proc/{pid}/task").iterdir()))
             with pytest.raises(CallTimeout, match="server on a"):
                 server.options(timeout=0.2).echo(1)
             assert other.echo(2) == 2

@@ -1,10 +1,11 @@
-"""Nodes on hosts that a firewall separates: their calls go through the client."""
+"""Nodes on hosts that a firewall separates from each other, or from the client."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ SCRIPT = """
 import json
 import os
 import signal
+import socket
 import sys
 
 from mesh.program import NodeLost, Program, here, stop
@@ -38,6 +40,11 @@ class Server:
 
     def kill(self):
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def port(self):
+        number = json.loads(os.environ["MESH_NODE_SOCKETS"])["tcp"]
+        with socket.socket(fileno=os.dup(number)) as own:
+            return own.getsockname()[1]
 
 
 class Learner:
@@ -67,10 +74,12 @@ if __name__ == "__main__":
     servers = program.add(Server, on=sys.argv[2], count=2, on_failure="ignore")
     program.add(Learner, servers, on=sys.argv[3])
     with program.launch() as running:
+        ports = servers.port()
         result = running.wait(60)
-        print(json.dumps(running.result("learner")))
+        print(json.dumps([ports, *running.result("learner")]))
     sys.exit(result.exit_code)
 """
+PORTS = range(41000, 41004)
 
 
 def separate(one: TestHost, other: TestHost, how: str) -> None:
@@ -89,6 +98,7 @@ def join(one: TestHost, other: TestHost) -> None:
 @pytest.mark.parametrize("how", ["dropped", "rejected"])
 def test_hosts_that_a_firewall_separates_call_each_other_through_the_client(pod: Home, lab: Lab, how: str) -> None:
     pod.files(apart__py=SCRIPT)
+    pod.clusters(lab.cluster_yaml("pod", f"ports: {PORTS[0]}-{PORTS[-1]}"))
     there, own = pod_names(pod)[:2]
     separate(lab.hosts[1], lab.hosts[0], how)
     try:
@@ -104,7 +114,9 @@ def test_hosts_that_a_firewall_separates_call_each_other_through_the_client(pod:
     finally:
         join(lab.hosts[1], lab.hosts[0])
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [
+    ports, *found = json.loads(done.stdout.splitlines()[-1])
+    assert len({*ports} & {*PORTS}) == 2  # the servers listen where a firewall may let others in
+    assert found == [
         [True, True],
         list(range(100)),
         299,
@@ -119,4 +131,108 @@ def test_hosts_that_a_firewall_separates_call_each_other_through_the_client(pod:
     assert (relayed["host"], relayed["label"], relayed["to"]) == (own, "learner", "server/0")
     assert relayed["why"] == ("no answer" if how == "dropped" else "No route to host")
     assert done.stderr.count("calls from learner/0 to server/0 go through this machine") == 1
+    assert eventually(lambda: nothing_is_there(lab))
+
+
+UNREACHABLE = """
+import os
+import sys
+import time
+
+from mesh.program import Program, here, stop
+
+
+class Log:
+    def __init__(self):
+        self.lines = []
+
+    def write(self, line):
+        self.lines.append(line)
+        return len(self.lines)
+
+
+class Actor:
+    def act(self, step):
+        return step + here().index
+
+
+class Learner:
+    def __init__(self, actors, log):
+        self.actors, self.log = actors, log
+
+    def run(self):
+        total = sum(sum(self.actors.act(step)) for step in range(20))
+        count = self.log.write(here().label)
+        print("up", flush=True)
+        while not os.path.exists(os.path.expanduser("~/go")):
+            time.sleep(0.05)
+        stop()
+        return total, count
+
+
+if __name__ == "__main__":
+    program = Program("impala", cluster="pod")
+    *hosts, last = sys.argv[1].split(",")
+    actors = program.add(Actor, on=hosts, per_host=2)
+    program.add(Learner, actors, program.add(Log, on="client"), on=last)
+    with program.launch() as running:
+        result = running.wait(120)
+        print("FOUND", running.result("learner"))
+    sys.exit(result.exit_code)
+"""
+NODE = "mesh.program.runtime.node"
+LISTENS = "0A"  # linux/tcp_states.h
+
+
+def listening(host: TestHost) -> set[int]:
+    """Return the TCP ports on which something listens on a host, as the kernel has them."""
+    rows = [
+        row.split() for kind in ("tcp", "tcp6") for row in Path(f"/proc/{host.pid}/net/{kind}").read_text().splitlines()
+    ]
+    return {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == LISTENS}
+
+
+def private_sockets(host: TestHost) -> list[str]:
+    """Return the Unix sockets of mesh on a host, as the kernel has them."""
+    rows = Path(f"/proc/{host.pid}/net/unix").read_text().splitlines()
+    return [row for row in rows if "/mesh-" in row]
+
+
+def test_hosts_without_a_route_to_the_client_run_a_program_and_keep_nothing_of_it(pod: Home, lab: Lab) -> None:
+    """The client is behind a gateway, as a laptop is; what is left is counted by the kernel's tables, from outside."""
+    *hosts, gateway = lab.hosts
+    client = f"{gateway.address.rpartition('.')[0].rpartition('.')[0]}.0.1"
+    pod.clusters(lab.cluster_yaml("pod", f"gateway: root@{gateway.address}"))
+    (pod.path / ".ssh/config").write_text(f"Host *\n  IdentityFile {lab.identity}\n")  # for the gateway
+    pod.files(train__py=UNREACHABLE)
+    before = [listening(host) for host in lab.hosts]
+    for host in hosts:
+        host.run("ip", "route", "add", "unreachable", client)
+    process = subprocess.Popen(
+        [sys.executable, "train.py", ",".join(pod_names(pod))],
+        cwd=pod.project,
+        env={**pod.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        up = next((line for line in process.stdout if line.endswith("up\n")), "")
+        counts = [sum(NODE in command for _, command in host.processes()) for host in lab.hosts]
+        opened = [listening(host) - ports for host, ports in zip(lab.hosts, before, strict=True)]
+        gateway.script("touch go")
+        out, err = process.communicate(timeout=4 * PATIENCE)
+    finally:
+        process.kill()
+        process.wait()
+        for host in hosts:
+            host.run("ip", "route", "del", "unreachable", client)
+    assert (up, process.returncode) == ("[learner/0] up\n", 0), err
+    assert f"FOUND ({20 * 15 + 6 * 190}, 1)" in out
+    assert (counts, [len(ports) for ports in opened]) == ([2, 2, 2, 1], [2, 2, 2, 1])
+    for host, ports in zip(lab.hosts, before, strict=True):
+        assert eventually(lambda h=host: not h.processes()), host.processes()
+        assert (listening(host), private_sockets(host)) == (ports, [])
+        assert host.script("ls -A /dev/shm").split() == []
     assert eventually(lambda: nothing_is_there(lab))

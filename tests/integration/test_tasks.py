@@ -194,7 +194,7 @@ def test_a_requeued_task_ends_first_and_waits_behind_the_others(queue: Queue) ->
     assert eventually(lambda: queue.lines() == ["a"], WITHIN_S)
     assert queue.desk.show(worker)["task"] == "a"
     assert queue.desk.mesh("job", "requeue", "z").status == 2
-    done = queue.desk.mesh("job", "requeue", "a")
+    done = queue.desk.mesh("jobman", "requeue", f"{worker:06d}")
     assert done.status == 0, done.err
     queue.until("b", "running")
     assert eventually(lambda: queue.lines() == ["a", "ended a", "b"], WITHIN_S), queue.lines()
@@ -223,14 +223,16 @@ def test_changes_by_hand(queue: Queue) -> None:
         {"id": "y", "run": run, "hide": True},
         {"id": "z", "run": f"{run}; exit 3", "max_retries": 1},
     )
-    first = queue.commands("job queue tasks.yaml --done x-1", "job queue tasks.yaml --prioritize z")
+    first = queue.commands("jobman queue tasks.yaml --done x-1", "jobman queue tasks.yaml --prioritize z")
     assert [one[:2] for one in first] == [(0, "task x-1: done\n"), (0, "task z: pending\n")]
     assert queue.finish(queue.worker("one")) == 1, queue.log()
     assert queue.lines() == ["z", "y"]
     lines = ["", "--done --json", "--reset-failed", "--reset-pattern x-*", "--reset y", "--reset-all", "--cleanup"]
+    lines += ["--task z", "--show-all"]
     wrong = ["--reset w", "--task w", "--reset-pattern w*", "--reset-all --reset-failed"]
     found = queue.commands(
-        *(f"job queue tasks.yaml {words}" for words in (*lines, *wrong)),
+        *(f"jobman queue tasks.yaml {words}" for words in lines),
+        *(f"job queue tasks.yaml {words}" for words in wrong),
         "job queue tasks.yaml",
         "jobman queue tasks.yaml",
         "jobman requeue 000001",  # it has ended, and has no task
@@ -242,8 +244,10 @@ def test_changes_by_hand(queue: Queue) -> None:
     assert done[2:5] == ["task z: pending\n", "task x-1: pending\n", "task y: pending\n"]
     assert done[5].count("pending") == 3
     assert done[6] == "nothing to do\n"
-    assert [status for status, _, _ in found] == [0] * 7 + [2] * 4 + [0, 0, 2], found
-    assert done[11] == done[12] != ""
+    assert "run 1      failed, exit 3: " in done[7]
+    assert "y " in done[8]
+    assert [status for status, _, _ in found] == [0] * 9 + [2] * 4 + [0, 0, 2], found
+    assert done[13] == done[14] != ""
     assert (queue.desk.place / "tasks/hide/y").is_dir()
     log = queue.desk.place / "1/logs/queue.log"
     assert eventually(lambda: log.read_text().endswith(" no task is left\n"), WITHIN_S), log.read_text()
@@ -272,10 +276,16 @@ def test_steps_run_once_before_the_tasks_and_a_required_one_holds(queue: Queue) 
     assert queue.finish(queue.worker("steps", prefix=steps)) == 0, queue.log()
     assert queue.lines() == ["one", "a", "b"]
     queue.write(*({"id": name, "run": f"echo {name} >>{queue.out}"} for name in "abc"))
-    held = queue.worker("held", end=False, prefix=[{"name": "needed", "run": "exit 4", "required": True}])
+    needed = {"name": "needed", "run": f"echo needed >>{queue.out}; [ -e {queue.out}.mended ]", "required": True}
+    held = queue.worker("held", prefix=[needed])
     found = queue.desk.until(held, "held", within=WITHIN_S)
     assert str(found["reason"]).startswith("prefix failed: needed")
-    assert len(queue.lines()) == 3
+    assert queue.desk.mesh("jobman", "list").out.split()[-1] == b"PREFIX_FAIL"
+    assert queue.lines()[3:] == ["needed"]
+    queue.out.with_suffix(".mended").touch()
+    ran = queue.desk.mesh("jobman", "run", str(held), "--force-prefix", within=WITHIN_S)
+    assert ran.status == 0, ran.err
+    assert queue.lines()[3:] == ["needed", "needed", "c"]
 
 
 def test_the_repository_of_a_task_is_cloned_by_commit(queue: Queue, tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ KUBELET: Object = {
     "imageGCLowThresholdPercent": 99,
     "nodeStatusUpdateFrequency": "1s",
     "nodeLeaseDurationSeconds": 8,
+    "volumeStatsAggPeriod": "2s",  # of which a node evicts a pod whose volume is too full
     "healthzPort": 0,
     "maxPods": 60,
     "resolvConf": "",

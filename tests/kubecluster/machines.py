@@ -140,6 +140,7 @@ def make_cgroups(names: Sequence[str]) -> None:
         top = hierarchy / CGROUP
         for place in (top, *(top / name for name in names)):
             place.mkdir(exist_ok=True)
+            _hand_on(place.parent)
             if (place / "cpu.shares").exists():  # a group has those of one process, and shall have those of its pods
                 (place / "cpu.shares").write_text(str(CPU_SHARES))
             for file in ("cpuset.cpus", "cpuset.mems"):  # a new group has none
@@ -163,5 +164,15 @@ def clear() -> None:
             time.sleep(0.02 if (hierarchy / CGROUP).exists() else 0.0)
 
 
+def _hand_on(group: Path) -> None:
+    """Give the groups below a group its controllers, as version 2 of control groups asks for."""
+    with contextlib.suppress(OSError):
+        for controller in (group / "cgroup.controllers").read_text().split():
+            (group / "cgroup.subtree_control").write_text(f"+{controller}")
+
+
 def _hierarchies() -> list[Path]:
+    """Return the roots of all hierarchies of control groups; the only one, where there is version 2 alone."""
+    if (CGROUPS / "cgroup.controllers").exists():
+        return [CGROUPS]
     return [place for place in CGROUPS.iterdir() if (place / "cgroup.procs").exists() and not place.is_symlink()]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,13 +23,16 @@ from mesh.backends.pods.channel import ExecChannel
 from mesh.config.podspec import MadePods, PodTemplate
 from mesh.core.cluster import Host, PodPlace
 from mesh.core.errors import HostUnreachable, MeshError, UsageError
+from mesh.core.statusline import StatusLine
 from mesh.hosts.kubernetes import render
+from mesh.hosts.kubernetes.clearing import remove_ended
 from mesh.hosts.kubernetes.holder import agents
-from mesh.hosts.kubernetes.making import Maker, NotOurs, remove_ended
+from mesh.hosts.kubernetes.making import Maker, NotOurs
 from mesh.hosts.kubernetes.records import PodsRecords
 from mesh.hosts.kubernetes.render import Made
+from mesh.hosts.kubernetes.waiters import Waiters
 from tests.kubecluster.stand_in import Refused, StandIn
-from tests.lab import Lab
+from tests.lab import Lab, eventually
 
 GENEROUS_S = 60.0
 
@@ -169,6 +175,84 @@ def test_only_roots_of_which_all_pods_have_ended_are_removed(cluster: StandIn, a
     cluster.change_status(pod["metadata"]["name"], phase="Succeeded")
     assert remove_ended(api, "ana", records) == ["mesh-gpus-ana"]
     assert everything(cluster) == NOTHING
+
+
+def test_the_last_of_two_commands_that_wait_for_pods_deletes_them(
+    cluster: StandIn, api: Api, tmp_path: Path, records: PodsRecords
+) -> None:
+    first, second = maker(api, records), maker(Api(PodPlace(), {"HOME": str(tmp_path)}), records, start=GENEROUS_S)
+    lines, ends = list[str](), list[BaseException]()
+    first._notify = StatusLine(lines.append)
+
+    def wait() -> None:
+        with pytest.raises(MeshError, match="2 of 3 pods are there") as caught:
+            second.ensure()
+        ends.append(caught.value)
+
+    with Waiters(records, first._place):  # so that the first one is not alone
+        with pytest.raises(MeshError, match="not all pods run after 0 s"):
+            first.ensure()
+        assert "another command waits for the same pods" in lines[-1]
+        assert len(cluster.objects["pods"]) == 3
+        waits = threading.Thread(target=wait, daemon=True)
+        waits.start()
+        uid = records.read()[0].uid
+        path = records.lock_path(first._place)
+        assert eventually(lambda: path.read_text().split().count(uid) == 2, GENEROUS_S)
+    cluster.remove("pods", min(cluster.objects["pods"]))
+    waits.join(GENEROUS_S)
+    assert len(ends) == 1
+    assert everything(cluster) == NOTHING
+    second._api.close()
+
+
+def test_a_command_that_gives_up_leaves_pods_that_another_one_uses(
+    cluster: StandIn, api: Api, records: PodsRecords
+) -> None:
+    mine = maker(api, records, nodes=1)
+    uid = add_root(cluster, described(nodes=1))
+    pod = cluster.add("pods", cast("dict[str, Any]", render.pod_object(described(nodes=1), 0, uid)))
+    with Waiters(records, mine._place) as waiters:
+        waiters.note(uid)
+        waiters.note(uid)  # of the other one, which has its pods already
+        running = {"name": render.CONTAINER, "state": {"running": {}}}
+        cluster.change_status(pod["metadata"]["name"], phase="Running", containerStatuses=[running])
+        mine._give_up(uid, [], waiters, is_new=True)
+    assert everything(cluster) == {"pods": {pod["metadata"]["name"]}, "configmaps": {"mesh-gpus-ana"}}
+    with Waiters(records, mine._place) as waiters:
+        waiters.note(uid)
+        mine._give_up(uid, [], waiters, is_new=True)
+    assert everything(cluster) == NOTHING
+
+
+@pytest.mark.parametrize("pods", [0, 1])
+def test_what_a_killed_command_has_begun_to_make_is_removed(
+    cluster: StandIn, api: Api, records: PodsRecords, pods: int
+) -> None:
+    mine = maker(api, records)
+    with Waiters(records, mine._place):
+        mine._record(render_thing("the-mark"), is_expected=True)
+        uid = add_root(cluster, described("the-mark"))
+        for index in range(pods):
+            cluster.add("pods", cast("dict[str, Any]", render.pod_object(described(), index, uid)))
+        assert remove_ended(api, "ana", records) == []  # the command may still live
+    assert remove_ended(api, "ana", records) == ["mesh-gpus-ana"]
+    assert everything(cluster) == NOTHING
+    assert records.get("the-mark") is None
+
+
+def test_a_pod_whose_container_has_ended_beside_another_one_is_over(
+    cluster: StandIn, api: Api, records: PodsRecords
+) -> None:
+    uid = add_root(cluster, described(nodes=1))
+    pod = cluster.add("pods", cast("dict[str, Any]", render.pod_object(described(nodes=1), 0, uid)))
+    mine = maker(api, records, nodes=1)
+    mine.adopt()
+    ended = {"name": render.CONTAINER, "state": {"terminated": {"exitCode": 0}}}
+    sidecar = {"name": "a-sidecar", "state": {"running": {}}}
+    cluster.change_status(pod["metadata"]["name"], phase="Running", containerStatuses=[sidecar, ended])
+    assert mine._missing(render_thing(uid)) is None
+    assert remove_ended(api, "ana", records) == ["mesh-gpus-ana"]
 
 
 def test_an_object_of_another_uid_is_gone_for_a_deletion(cluster: StandIn, api: Api) -> None:
@@ -347,3 +431,20 @@ def test_the_holder_reads_names_that_are_cut_within_a_character() -> None:
         assert isinstance(agents(), list)
     finally:
         libc.prctl(15, before, 0, 0, 0)
+
+
+@pytest.mark.root
+def test_the_holder_counts_the_agents_of_its_own_container_alone() -> None:
+    words = [sys.executable, "-I", "-S", "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    with contextlib.ExitStack() as stack:
+        started = [
+            stack.enter_context(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            for argv in (words, ["unshare", "-m", *words])
+        ]
+        for process in started:
+            assert process.stdout is not None
+            process.stdout.readline()
+        mine, other = (process.pid for process in started)
+        found = agents()
+        assert mine in found
+        assert other not in found

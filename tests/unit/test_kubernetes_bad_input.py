@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,12 @@ from typing import cast
 
 import pytest
 
+from mesh.api.podhold import _check_idle
 from mesh.cli.program import run
+from mesh.config.podspec import MadePods, PodTemplate
+from mesh.core.cluster import Cluster
+from mesh.core.errors import NoHosts
+from mesh.hosts.kubernetes.records import PodsRecord, PodsRecords
 from tests.kubecluster.alone import stand_in_alone
 from tests.kubecluster.stand_in import Refused, StandIn
 
@@ -35,7 +41,7 @@ def no_kubeconfig(cluster: StandIn, home: Path) -> None:
 
 
 def no_library(cluster: StandIn, home: Path) -> None:
-    sys.modules["kubernetes"] = cast("SimpleNamespace", None)  # type: ignore[assignment]
+    sys.modules["websocket"] = cast("SimpleNamespace", None)  # type: ignore[assignment]
 
 
 def has_pod(cluster: StandIn, home: Path) -> None:
@@ -119,7 +125,7 @@ def test_one_message_with_its_status(
 ) -> None:
     text, change, status, words = CASES[name]
     (tmp_path / "cluster.yaml").write_text(text)
-    monkeypatch.setitem(sys.modules, "kubernetes", sys.modules.get("kubernetes") or __import__("kubernetes"))
+    monkeypatch.setitem(sys.modules, "websocket", sys.modules.get("websocket") or __import__("websocket"))
     change(cluster, tmp_path)
     assert run(["mesh", "run", "gpus", "true"]) == status
     out, err = capfd.readouterr()
@@ -139,3 +145,42 @@ def test_a_reserved_name_is_refused(
     (tmp_path / "cluster.yaml").write_text(f"a:\n  hosts: [b]\n{name}:\n  hosts: [c]\n")
     run(["mesh", "clusters"])
     assert "cluster.yaml:4: " in capfd.readouterr().out
+
+
+def test_pods_of_a_context_that_is_gone_are_named_and_given_up_by_force(
+    cluster: StandIn, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(MADE)
+    record = PodsRecord(uid="u", root="mesh-gpus-a", cluster="gpus", context="old", namespace="n", pods=2, since=1.0)
+    records = PodsRecords(os.environ)
+    records.write(record)
+    assert run(["mesh", "down", "gpus"]) == 125
+    err = capfd.readouterr().err
+    assert "its pods in namespace n cannot be deleted" in err
+    assert "there is no context 'old'" in err
+    assert "mesh down --force gpus" in err
+    assert records.has("u")
+    assert run(["mesh", "down", "--force", "gpus"]) == 0
+    assert "2 pods in namespace n are given up" in "".join(capfd.readouterr())
+    assert run(["mesh", "down", "gpus"]) == 0
+
+
+@pytest.mark.parametrize("words", [["run", "-q"], ["exec", "-q"], ["run"]])
+def test_quiet_commands_show_no_progress_of_pods(
+    cluster: StandIn, tmp_path: Path, words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(MADE + "    start_timeout: 1s\n")
+    assert run(["mesh", *words, "gpus", "true"]) == 125
+    err = capfd.readouterr().err
+    assert ("making 1 pods" in err) == ("-q" not in words)
+    assert "not all pods run after 1 s" in err
+
+
+def test_pods_that_end_while_they_are_asked_hold_up_no_down(cluster: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([{"a", "b"}, {"b"}, {"b"}])
+    gpus = Cluster(name="gpus", hosts=(), source=MadePods(template=PodTemplate(image="x"), nodes=2))
+    with pytest.raises(NoHosts, match="gpus has no pods"):  # b still runs
+        _check_idle(gpus, lambda: next(answers))
+    answers = iter([{"a", "b"}, {"b"}, set()])
+    _check_idle(gpus, lambda: next(answers))
+    assert list(answers) == []

@@ -31,7 +31,8 @@ from mesh.core.errors import HostUnreachable, MeshError
 from mesh.core.findings import Verdict, failed, ok, unknown, warning
 from mesh.core.statusline import REPEAT_S, StatusLine
 from mesh.hosts.kubernetes import render, room
-from mesh.hosts.kubernetes.making import Maker, remove_ended
+from mesh.hosts.kubernetes.clearing import remove_ended
+from mesh.hosts.kubernetes.making import Maker
 from mesh.hosts.kubernetes.preflight import rights_of
 from mesh.hosts.kubernetes.records import PodsRecords
 from mesh.hosts.kubernetes.render import Made

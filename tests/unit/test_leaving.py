@@ -15,6 +15,7 @@ from tests.job_histories import EAGER, History, job_spec
 
 CLOUD, SOON = job_spec("failure", made=True), job_spec("failure", machines=EAGER)
 LOST = "granted made ready started lost"
+OVER = "granted made ready started lost-and-over"
 
 # Spec, the words of the history, the state, and the operations.
 HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
@@ -88,6 +89,49 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
         "granted made ready started lost-in-part @99 timer",
         "recovering",
         "make start fetch fetch delete",
+    ),
+    "others are asked for once those that are ended are not listed": (
+        CLOUD,
+        f"{OVER} deleting unlisted granted made",
+        "requesting",
+        "make start delete make",
+    ),
+    "and not before": (CLOUD, f"{OVER} deleting pending @30 timer", "recovering", "make start delete"),
+    "also if Google has deleted them itself": (
+        CLOUD,
+        f"{OVER} unlisted granted made",
+        "requesting",
+        "make start delete make",
+    ),
+    "ranks start beside machines that are ended": (
+        CLOUD,
+        f"{OVER} deleting unlisted granted made ready started",
+        "running",
+        "make start delete make start",
+    ),
+    "and the job ends once these are gone": (
+        CLOUD,
+        f"{OVER} deleting unlisted granted made ready started ended fetched absent",
+        "ending",
+        "make start delete make start fetch delete",
+    ),
+    "which may take long": (
+        CLOUD,
+        f"{OVER} deleting unlisted granted made ready started ended fetched absent @99 timer old-absent",
+        "succeeded 0",
+        "make start delete make start fetch delete delete",
+    ),
+    "an answer without machines that are not ended proves nothing": (
+        CLOUD,
+        f"{LOST} deleting unlisted @30 timer",
+        "recovering",
+        "make start delete",
+    ),
+    "eager: ranks start beside machines that are ended": (
+        SOON,
+        f"{OVER} granted made ready started",
+        "running",
+        "make start delete make start",
     ),
     "machines that never came are waited for": (SOON, "granted made lost", "recovering", "make delete"),
 }

@@ -10,6 +10,7 @@ from mesh.agent.ask.gpus import memory_bytes
 from mesh.core.errors import UsageError
 from mesh.program import has
 from mesh.program.placing import Facts, Wish, place
+from mesh.program.processes import devices_of
 
 FACTS = {"a": Facts(gpus=0, memory=16_000_000_000), "b": Facts(gpus=0, memory=64_000_000_000), "c": Facts()}
 
@@ -71,3 +72,9 @@ def test_a_host_that_shows_no_memory_has_an_unknown_amount(tmp_path: Path) -> No
 def test_a_wish_for_a_part_of_the_name_needs_no_facts() -> None:
     (one,) = place([Wish(label="quick", has=has(label="fast"))], ["slow-0", "fast-0"], {})
     assert one.host == "fast-0"
+
+
+def test_nodes_without_gpus_see_none_where_others_have_them_for_themselves() -> None:
+    wishes = [Wish(label="learner", hosts=("a",), gpus=2), Wish(label="actor", hosts=("a", "b"), per_host=1)]
+    places = place(wishes, ["a", "b"], {"a": Facts(gpus=4), "b": Facts(gpus=2)})
+    assert [devices_of(one, {"a"}) for one in places] == ["0,1", "-1", ""]

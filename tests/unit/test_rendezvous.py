@@ -11,13 +11,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from mesh.agent.ask import gpus
 from mesh.agent.run import network
 from mesh.api.inquiries import agreed
 from mesh.core.cluster import Cluster, Host, Placement, place_ranks
 from mesh.core.errors import MeshError
-from mesh.core.run import Launch, RunSpec
+from mesh.core.run import Group, Launch, RunSpec
 from mesh.engine.environment import Rendezvous, host_environment, ports_wanted, rank_environment
 from mesh.engine.wrapping import host_command
 from mesh.remote import meshrun
@@ -84,6 +85,20 @@ def test_each_rank_is_bound_to_a_gpu(env: dict[str, str], devices: list[str]) ->
     found = [variables(made(bind=True, env=env), placed(2, nproc=2), rank) for rank in range(4)]
     assert [one["CUDA_VISIBLE_DEVICES"] for one in found] == devices * 2
     assert [one["HIP_VISIBLE_DEVICES"] for one in found] == devices * 2
+
+
+def test_a_rank_has_no_variable_that_only_another_rank_of_its_host_has() -> None:
+    common = {"command": ("x",), "hosts": ("h0",), "counts": (1,), "sockets": 1, "payloads": ("x",)}
+    first = Group(label="first", devices=("0,1",), env={"COLOUR": "blue"}, **common)  # type: ignore[arg-type]
+    groups = (first, Group(label="other", **common))  # type: ignore[arg-type]
+    spec = replace(made(), groups=groups)
+    placement = spec.placed((Host(name="h0", address="h0"),), ())
+    found = [variables(spec, placement, rank) for rank in range(2)]
+    names = ("MESH_LABEL", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "COLOUR")
+    assert [[one.get(name) for name in names] for one in found] == [
+        ["first/0", "0,1", "0,1", "blue"],
+        ["other/0", None, None, None],
+    ]
 
 
 WORDS = {

@@ -84,6 +84,12 @@ class Desk:
                     self.looks[operation_of(look)] += 1
                     self._take(look, self._fact(look, answer, hosts_answer=hosts_answer))
 
+    def play(self, words: str) -> None:
+        """Have events happen now."""
+        self.history.now = self.now
+        self.history.play(words)
+        self.books.put(self.job)
+
     def _fact(self, look: AnyLook, answer: Answer, *, hosts_answer: bool) -> AnyAnswer | None:
         if isinstance(look, LookAtRun):
             return events.RunSeen(run=look.run) if hosts_answer else None
@@ -93,12 +99,14 @@ class Desk:
         generation = self.job.generations[-1]
         found = standing(intent_of(self.job, generation), seen, node_ids(generation.keys))
         if not self.evidence.is_proved(look.name, found, self.now) or found.how is How.PENDING:
-            return events.MachinesPending(generation=look.generation, state=found.text)
+            return events.MachinesPending(
+                generation=look.generation, state=found.text, is_unlisted=found.how is How.ABSENT
+            )
         match found.how:
             case How.READY:
                 return events.MachinesReady(generation=look.generation, hosts=("h0",), keys=("17/0",))
             case How.LOST:
-                return events.MachinesLost(generation=look.generation, evidence=found.text)
+                return events.MachinesLost(generation=look.generation, evidence=found.text, is_ended=found.is_ended)
             case How.ABSENT:
                 return events.MachinesAbsent(generation=look.generation, evidence=found.text)
         return None
@@ -172,6 +180,19 @@ def test_a_preemption_is_noticed_within_twenty_seconds(begin: int) -> None:
             break
     assert desk.now - preempted <= 20.0
     assert desk.orders == ["delete"]
+
+
+def test_the_next_request_follows_the_first_answer_without_machines_that_were_preempted() -> None:
+    desk = Desk("granted made waiting")
+    desk.let_pass(10.0, cloud, hosts_answer=True)
+    desk.play("started")
+    desk.let_pass(20.0, lambda job: cloud(job, "PREEMPTED"), hosts_answer=False)
+    desk.play("deleting")
+    desk.let_pass(10.0, lambda job: cloud(job, "DELETING", "DELETING"), hosts_answer=False)
+    assert desk.job.state is State.RECOVERING
+    desk.let_pass(3.0, lambda _: Seen(complete=True), hosts_answer=False)
+    assert desk.job.state is State.QUEUED
+    assert [one.number for one in desk.job.left] == [1]
 
 
 def test_the_next_request_follows_twenty_seconds_after_the_absence_begins() -> None:

@@ -100,6 +100,18 @@ def test_a_host_cannot_write_on_the_terminal() -> None:
     assert "\x07" not in line
 
 
+def test_ranks_with_labels_are_shown_by_them_and_the_runtime_of_programs_is_a_library() -> None:
+    runtime = "/root/.mesh/machines/h0-1/python-2/meshrun.zip/mesh/program/runtime/stopping.py"
+    waits = [["wait_for_stop", runtime, 30], ["train", "train.py", 7]]
+    of_labels = place_ranks(placement(2).hosts, (2, 1), groups=(0, 1), labels=("actor", "learner"))
+    answers = [("h0", answer(stack(0, 1))), ("h1", answer(stack(2, frames=waits)))]
+    assert list(short(fold(answers, of_labels), ())) == [
+        "[learner/0] train at train.py:7, in wait_for_stop at mesh/program/runtime/stopping.py:30",
+        "[actor/0-1] psum at train.py:88, in wait at threading.py:320",
+    ]
+    assert [group.names for group in fold(answers)] == ["", ""]
+
+
 def test_a_reason_is_told_once_for_all_hosts() -> None:
     told = answer(stack(0), notes=[["py-spy is not there", "get it"]])
     assert list(notes([(f"h{n}", told) for n in range(5)])) == ["h0, h1, h2 and 2 more: py-spy is not there; get it"]

@@ -174,6 +174,44 @@ STANDINGS: dict[str, tuple[list[Machine], tuple[str, ...], How]] = {
 }
 
 
+BOTH = ("1", "2")
+ENDED: dict[str, tuple[list[Machine], tuple[str, ...], bool]] = {
+    "preempted": ([request("ACTIVE"), node(NAME, "PREEMPTED")], ("1",), True),
+    "terminated, without its request": ([node(NAME, "TERMINATED")], ("1",), True),
+    "and its request is suspended": ([request("SUSPENDED"), node(NAME, "PREEMPTED")], ("1",), True),
+    "before it was ready": ([request("ACTIVE"), node(NAME, "PREEMPTED")], (), False),
+    "another one under the name": ([node(NAME, "PREEMPTED", number=2)], ("1",), False),
+    "stopped, which a person may start again": ([node(NAME, "STOPPED")], ("1",), False),
+    "being deleted": ([request("DELETING"), node(NAME, "DELETING")], ("1",), False),
+    "not listed": ([request("ACTIVE")], ("1",), False),
+    "nothing is listed": ([], ("1",), False),
+    "both slices": ([node(f"{NAME}-0", "PREEMPTED"), node(f"{NAME}-1", "TERMINATED", number=2)], BOTH, True),
+    "one of two slices": ([node(f"{NAME}-0", "PREEMPTED"), node(f"{NAME}-1", number=2)], BOTH, False),
+    "the other one is not listed": ([node(f"{NAME}-0", "PREEMPTED")], BOTH, False),
+    "the other one is listed twice": (
+        [node(f"{NAME}-{number}", "PREEMPTED", number=min(number + 1, 2)) for number in range(3)],
+        BOTH,
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("machines", "ids", "is_ended"), ENDED.values(), ids=ENDED)
+def test_machines_are_ended_only_if_google_has_ended_each_that_was_ready(
+    machines: list[Machine], ids: tuple[str, ...], is_ended: bool
+) -> None:
+    assert standing(intent(), Seen(complete=True, machines=tuple(machines)), ids).is_ended is is_ended
+
+
+def test_two_answers_must_show_machines_ended() -> None:
+    evidence = Evidence(Pace())
+    lost, ended = (Standing(how=How.LOST, text="x-0 is PREEMPTED", is_ended=one) for one in (False, True))
+    assert not evidence.is_proved("a", lost, 100.0)
+    assert not evidence.is_proved("a", ended, 102.0)
+    assert not evidence.is_proved("a", ended, 103.0)
+    assert evidence.is_proved("a", ended, 104.0)
+
+
 @pytest.mark.parametrize(("machines", "ids", "how"), STANDINGS.values(), ids=STANDINGS)
 def test_how_machines_are(machines: list[Machine], ids: tuple[str, ...], how: How) -> None:
     seen = Seen(complete=True, machines=(*machines, node("train-abc123-7-g11"), node("other")))

@@ -65,6 +65,20 @@ READY = "seen granted"
 HISTORIES: dict[str, tuple[object, str, str, str, tuple[int, int, int]]] = {
     "a worker waits for a task before it asks for machines": (spec(), "", "queued", "", (0, 0, 0)),
     "without a task it starts nothing": (spec(), READY, "preparing", "", (0, 0, 0)),
+    "a restart by force runs the steps again on machines that are kept": (
+        spec(replace(WORKER, prefix=STEPS), made=True),
+        "seen granted made ready started ended fetched started ended fetched restart-forced",
+        "preparing",
+        "make start fetch start fetch start",
+        (0, 0, 0),
+    ),
+    "any other restart does not": (
+        spec(replace(WORKER, prefix=STEPS), made=True),
+        "seen granted made ready started ended fetched started ended fetched restart",
+        "preparing",
+        "make start fetch start fetch",
+        (0, 0, 0),
+    ),
     "a task is started": (spec(), f"{READY} task", "preparing", "start", (0, 0, 0)),
     "a task that is done is fetched, and the worker goes on": (
         spec(),

@@ -68,6 +68,9 @@ def tls_context(credentials: str, server: bool) -> ssl.SSLContext:
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=credentials[credentials.index("-----BEGIN CERTIFICATE") :])
     # OpenSSL takes keys from files only; this one is in memory.
+    if not hasattr(os, "memfd_create"):  # a client that is not on Linux
+        _load_from_disk(context, credentials)
+        return context
     descriptor = os.memfd_create("key")
     try:
         os.write(descriptor, credentials.encode())
@@ -75,3 +78,12 @@ def tls_context(credentials: str, server: bool) -> ssl.SSLContext:
     finally:
         os.close(descriptor)
     return context
+
+
+def _load_from_disk(context: ssl.SSLContext, credentials: str) -> None:
+    import tempfile
+
+    with tempfile.NamedTemporaryFile() as file:  # with mode 0600
+        file.write(credentials.encode())
+        file.flush()
+        context.load_cert_chain(file.name)

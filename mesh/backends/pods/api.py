@@ -1,37 +1,32 @@
-"""The API of Kubernetes: requests, watches and the websockets of ``pods/exec``.
-
-The official client reads configuration, refreshes tokens and sends requests. Its import takes half a second, so that it
-is imported only here, and this module only for clusters with pods.
-"""
+"""The API of Kubernetes: requests, watches and the websockets of ``pods/exec``."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlencode, urlsplit
 
+from mesh.backends.pods.access import PIP, Access, access_of
+from mesh.backends.pods.access import NoContext as NoContext
 from mesh.backends.pods.channel import ExecChannel
 from mesh.backends.pods.objects import Change, Status, Thing, decoded
 from mesh.core.cluster import PodPlace
 from mesh.core.errors import MeshError, UsageError
 
 if TYPE_CHECKING:
-    from kubernetes.client import ApiClient
-    from urllib3 import BaseHTTPResponse
+    from urllib3 import BaseHTTPResponse, PoolManager
 
-PIP = "pip install 'mesh[kubernetes]'"
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 30.0
 WEBSOCKET_STATUS = 101  # the status of HTTP that opens a websocket
 OTHER_UID = "recondition"  # in the words of a server that has another object of the name
-IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+CONNECTIONS_KEPT = 16  # for requests at the same time
 ROLE_HINT = "`mesh pods role` prints the Role that mesh needs"
 Body = Mapping[str, object]  # of a request
 T = TypeVar("T")
@@ -43,10 +38,6 @@ class ApiFailed(MeshError):
     def __init__(self, message: str, *, status: int, reason: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.status, self.reason = status, reason
-
-
-class NoContext(UsageError):
-    """The kubeconfig has no context of a name."""
 
 
 class ApiAway(MeshError):
@@ -63,15 +54,15 @@ class Api:
 
     def __init__(self, place: PodPlace, environ: Mapping[str, str] = os.environ) -> None:
         """Read the configuration. Raises UsageError, and MeshError if credentials cannot be had."""
-        self._client, context, namespace = _configured(place.context, environ)
+        self._access = access = access_of(place.context, environ)
+        self._pool = _pool(access)
         self.place = PodPlace(
-            context=context,
-            namespace=place.namespace or namespace or "default",
+            context=access.context,
+            namespace=place.namespace or access.namespace or "default",
             container=place.container,
             selector=place.selector,
         )
-        self._configuration = self._client.configuration
-        self.server = str(self._configuration.host)
+        self.server = access.server
         self._watched: BaseHTTPResponse | None = None
 
     def __enter__(self) -> Api:
@@ -115,8 +106,8 @@ class Api:
         """Return when the credentials end, in seconds since the epoch; infinity where they do not show it."""
         from mesh.backends.pods.credentials import end_of_certificate, end_of_token
 
-        token = self._authorization().get("authorization", "")
-        return min(end_of_token(token), end_of_certificate(self._configuration.cert_file or ""))
+        token = self._access.header().get("authorization", "")
+        return min(end_of_token(token), end_of_certificate(self._access.certificate))
 
     def delete(self, path: str, body: Body | None = None) -> None:
         """Delete an object; it is no error if there is none, or one of another UID. Raises ApiFailed and ApiAway.
@@ -158,7 +149,7 @@ class Api:
 
     def close(self) -> None:
         """Close the connections that are kept for the next request."""
-        pools = self._client.rest_client.pool_manager.pools
+        pools = self._pool.pools
         for pool in [pools.get(key) for key in pools.keys()]:  # noqa: SIM118 - it is no dict, and forbids iteration
             if pool is not None:
                 pool.close()
@@ -177,8 +168,9 @@ class Api:
         address = urlsplit(self.server)
         scheme = "wss" if address.scheme == "https" else "ws"
         url = f"{scheme}://{address.netloc}{address.path}{self.path('pods', pod)}/exec?{urlencode(query)}"
-        opened = websocket.WebSocket(sslopt=self._ssl_options())
-        headers = [f"{name}: {value}" for name, value in self._authorization().items()]
+        own_name = {"server_hostname": self._access.server_name} if self._access.server_name else {}
+        opened = websocket.WebSocket(sslopt={"context": self._access.tls, **own_name})
+        headers = [f"{name}: {value}" for name, value in self._access.header().items()]
         try:
             # A redirected request would send the token elsewhere.
             opened.connect(url, header=headers, subprotocols=list(PROTOCOLS), timeout=timeout, **self._connecting())
@@ -193,29 +185,9 @@ class Api:
             raise ApiAway(f"{self.server}: does not open a websocket (HTTP {opened.getstatus()})")
         return ExecChannel(opened.sock, opened.getsubprotocol() or "")
 
-    def _ssl_options(self) -> dict[str, object]:
-        ours = self._configuration
-        options: dict[str, object] = {"cert_reqs": ssl.CERT_NONE, "check_hostname": False}
-        if ours.verify_ssl:
-            options = {"cert_reqs": ssl.CERT_REQUIRED}
-            if ours.ssl_ca_cert:
-                options["ca_certs"] = ours.ssl_ca_cert
-            if ours.assert_hostname is not None:
-                options["check_hostname"] = ours.assert_hostname
-        if ours.cert_file:
-            options |= {"certfile": ours.cert_file, "keyfile": ours.key_file}
-        if getattr(ours, "tls_server_name", None):
-            options["server_hostname"] = ours.tls_server_name
-        return options
-
-    def _authorization(self) -> Mapping[str, str]:
-        """Return the header of credentials, refreshed where that is due."""
-        found = self._configuration.auth_settings().get("BearerToken")
-        return {str(found["key"]): str(found["value"])} if found and found["value"] else {}
-
     def _connecting(self) -> dict[str, object]:
         """Return how a websocket is connected: by no redirection, and by the proxy of requests or none at all."""
-        proxy = urlsplit(self._configuration.proxy or "")
+        proxy = urlsplit(self._access.proxy)
         if not proxy.hostname:  # a host must be named, or the library would read the environment by its own rules
             none = {"http_proxy_host": "none", "http_proxy_port": 1, "http_no_proxy": ["*"]}
             return {"redirect_limit": 0, **none}
@@ -223,7 +195,7 @@ class Api:
         found["http_proxy_port"] = proxy.port or (443 if proxy.scheme == "https" else 80)
         if proxy.username:
             found["http_proxy_auth"] = (unquote(proxy.username), unquote(proxy.password or ""))
-        if excepted := getattr(self._configuration, "no_proxy", None):
+        if excepted := self._access.no_proxy:
             found["http_no_proxy"] = [one.strip() for one in excepted.split(",") if one.strip()]
         return found
 
@@ -251,28 +223,31 @@ class Api:
     ) -> BaseHTTPResponse:
         """Return the response of urllib3, not read yet. timeout: None for a watch, which has no end"""
         import urllib3
-        from kubernetes.client import ApiException
 
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": "application/json", **self._access.header()}
         if body is not None:
             headers["Content-Type"] = "application/json"
+        url = self.server + path + (f"?{urlencode(query)}" if query else "")
+        data = None if body is None else json.dumps(body).encode()
+        limit = urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, timeout or CONNECT_TIMEOUT_S), read=timeout)
         try:
-            response: BaseHTTPResponse = self._client.call_api(
-                path,
+            response: BaseHTTPResponse = self._pool.urlopen(
                 method,
-                query_params=list((query or {}).items()),
-                header_params=headers,
-                body=body,
-                auth_settings=["BearerToken"],
-                _preload_content=False,
-                _return_http_data_only=True,
-                _request_timeout=(min(CONNECT_TIMEOUT_S, timeout or CONNECT_TIMEOUT_S), timeout),
+                url,
+                body=data,
+                headers=headers,
+                timeout=limit,
+                preload_content=False,
+                redirect=False,  # it would send the token elsewhere
+                retries=False,
             )
-        except ApiException as error:
-            raise self._refused(int(error.status or 0), error.body or b"") from error
+            if 200 <= response.status < 300:
+                return response
+            answer = response.read()
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ApiAway(f"{self.server}: does not answer ({_reason(error)})") from error
-        return response
+        response.release_conn()
+        raise self._refused(response.status, answer)
 
     def _refused(self, status: int, body: bytes | str) -> ApiFailed:
         """Return the error for an answer that is none of success."""
@@ -294,46 +269,34 @@ class Api:
         return ApiFailed(message, status=status, reason=reason, hint=hint)
 
 
-def _configured(context: str, environ: Mapping[str, str]) -> tuple[ApiClient, str, str]:
-    """Return a client, and the context and namespace that its configuration names. Raises UsageError."""
+def _pool(access: Access) -> PoolManager:
+    """Return what keeps connections to a server. Raises UsageError without the extra."""
     try:
-        import kubernetes.client
-        import yaml
-        from kubernetes import config
+        import urllib3
+        import websocket  # noqa: F401  (named by the message that lacks it, before a pod is made)
     except ImportError as error:
         raise UsageError(f"pods need Kubernetes' Python client ({error})", hint=PIP) from error
-    configuration = kubernetes.client.Configuration()
-    configuration.retries = False  # urllib3 would log its own attempts
-    named = environ.get("KUBECONFIG") or str(Path(environ.get("HOME", "~"), ".kube/config").expanduser())
-    paths = [path for path in named.split(os.pathsep) if path]
-    if not any(Path(path).exists() for path in paths):
-        if (IN_POD / "token").exists() and not context:
-            config.load_incluster_config(client_configuration=configuration)
-            namespace = (IN_POD / "namespace").read_text().strip()
-            return kubernetes.client.ApiClient(configuration), "", namespace
-        raise UsageError(
-            f"there is no kubeconfig ({named})", hint="export KUBECONFIG=FILE  # or copy the file to ~/.kube/config"
-        )
-    try:
-        contexts, current = config.list_kube_config_contexts(config_file=named)
-        names = [str(one["name"]) for one in contexts]
-        chosen = context or str(current["name"])
-        if chosen not in names:
-            raise NoContext(
-                f"{named}: there is no context {chosen!r}",
-                hint=f"it has {', '.join(names)}; kubectl config get-contexts",
-            )
-        config.load_kube_config(config_file=named, context=chosen, client_configuration=configuration)
-    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, LookupError, TypeError) as error:
-        words = " ".join(str(error).split()) or type(error).__name__
-        raise UsageError(f"{named}: is no kubeconfig ({words})", hint="kubectl config view --minify") from error
-    if not configuration.verify_ssl:  # the user's choice; a warning would come with every request
-        from urllib3 import disable_warnings
-        from urllib3.exceptions import InsecureRequestWarning
+    if not access.proxy or _goes_around(access):
+        pool = urllib3.PoolManager(maxsize=CONNECTIONS_KEPT)
+    else:
+        proxy = urlsplit(access.proxy)
+        own = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}" if proxy.username else None
+        headers = urllib3.make_headers(proxy_basic_auth=own) if own else None
+        pool = urllib3.ProxyManager(access.proxy, proxy_headers=headers, maxsize=CONNECTIONS_KEPT)
+    if access.server.startswith("https:"):
+        pool.connection_pool_kw["ssl_context"] = access.tls
+        if access.server_name:
+            pool.connection_pool_kw["server_hostname"] = access.server_name
+        if not access.tls.check_hostname:
+            pool.connection_pool_kw["assert_hostname"] = False
+    return pool
 
-        disable_warnings(InsecureRequestWarning)
-    found = next(one for one in contexts if one["name"] == chosen)
-    return kubernetes.client.ApiClient(configuration), chosen, str(found["context"].get("namespace") or "")
+
+def _goes_around(access: Access) -> bool:
+    """Return True if requests to the server use no proxy."""
+    from requests.utils import should_bypass_proxies  # as the official client does; its own dependency
+
+    return bool(should_bypass_proxies(access.server, no_proxy=access.no_proxy))
 
 
 def _reason(error: BaseException) -> str:

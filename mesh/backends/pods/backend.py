@@ -45,6 +45,7 @@ class PodsBackend:
         self._uids: dict[str, str] = {}  # of the pods that were opened
         self._restarts: dict[str, int] = {}  # of their containers, then
         self._gone: dict[str, str] = {}  # why a pod is gone, by name
+        self._away = ""  # why the API server did not answer the last question about a pod; "": it did
         self._channels: dict[str, list[ExecChannel]] = {}
         self._is_over = threading.Event()
         self._watch: threading.Thread | None = None
@@ -112,7 +113,7 @@ class PodsBackend:
             return HostUnreachable(f"pod {name}: {gone}", step=state.SCHEDULE, is_final=True)
         if pod is not None and not state.runs(pod, self._place.container):
             assert self._api is not None
-            why, _ = state.waits_for(pod, events_of(self._api, pod))
+            why, _ = state.waits_for(pod, events_of(self._api, pod), self._place.container)
             hint = f"{self._place.kubectl('describe pod')} {name}"
             return HostUnreachable(f"pod {name}: {why}", hint=hint, step=state.step_of(pod))
         return HostUnreachable(f"pod {name}: {error}", hint=error.hint, step=state.SCHEDULE)
@@ -133,7 +134,7 @@ class PodsBackend:
 
     def why(self, node: int) -> str:
         name = self._hosts[node].name
-        if (why := self._why(name)) or self._api is None:
+        if (why := self._why(name) or self._away) or self._api is None:
             return why
         with self._has_lost:
             self._has_lost.wait_for(lambda: self._gone.get(name) or self._is_over.is_set(), END_SHOWN_S)
@@ -218,7 +219,7 @@ class PodsBackend:
             restarts = self._restarts.setdefault(name, state.status_of(pod, container).restart_count)
         if uid != pod.metadata.uid:
             self._lose(name, "the pod was deleted, and another one of its name made")
-        elif state.is_over(pod):
+        elif state.has_ended(pod, container):
             self._lose(name, state.end_of(pod, container))
         elif restarted := state.restart_of(pod, container, restarts):
             self._lose(name, restarted)
@@ -239,10 +240,13 @@ class PodsBackend:
         try:
             pod = self._api.get(self._api.path("pods", name), Pod, timeout=timeout)
         except ApiFailed as error:
+            self._away = ""
             if error.status == 404:
                 self._lose(name, "the pod is gone: it was deleted")
             return None
-        except ApiAway:
+        except ApiAway as error:
+            self._away = f"API server {error}"
             return None
+        self._away = ""
         self._note(pod)
         return pod

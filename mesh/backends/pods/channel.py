@@ -23,6 +23,7 @@ RECEIVED_BYTES = 128 << 10  # of one call, at most
 END_STREAM = 255  # the stream of v5.channel.k8s.io whose messages name a stream that has ended
 STDERR_BYTES = 65536  # that are kept
 STATUS_TIMEOUT_S = 2.0  # for the status, once the channel has ended
+ALREADY_THERE = 0.0  # a deadline that is over: take what has arrived, and do not wait
 CLOSE_TIMEOUT_S = 0.2  # for the good-bye to be sent
 NO_PROGRAM_STATUS = 127  # as a shell reports a program that is not there
 
@@ -69,6 +70,9 @@ class ExecChannel:
             while not self._ready:
                 if self._is_over or not self._read():
                     return b""
+            # TLS brings 16 KB at once at most; the caller's work is by the piece.
+            while len(self._ready) < RECEIVED_BYTES and not self._is_over and self._read(ALREADY_THERE):
+                pass
             data = bytes(memoryview(self._ready)[:RECEIVED_BYTES])
             del self._ready[:RECEIVED_BYTES]
             return data

@@ -6,7 +6,6 @@ import base64
 import json
 import math
 from datetime import timezone
-from pathlib import Path
 
 
 def end_of_token(header: str) -> float:
@@ -27,15 +26,13 @@ def end_of_token(header: str) -> float:
         return math.inf
 
 
-def end_of_certificate(file: str) -> float:
+def end_of_certificate(pem: bytes) -> float:
     """Return when a client certificate ends, in seconds since the epoch; infinity without one."""
     from cryptography import x509
 
     try:
-        certificate = x509.load_pem_x509_certificate(Path(file).read_bytes()) if file else None
-    except (OSError, ValueError):
-        return math.inf
-    if certificate is None:
+        certificate = x509.load_pem_x509_certificate(pem)
+    except ValueError:
         return math.inf
     if (found := getattr(certificate, "not_valid_after_utc", None)) is not None:  # cryptography 42 and later
         return float(found.timestamp())

@@ -103,6 +103,7 @@ class PodSpec(Part, frozen=True, kw_only=True):
 
     containers: tuple[Container, ...] = ()
     node_name: str = ""
+    restart_policy: str = "Always"  # or OnFailure, Never
     node_selector: Mapping[str, str] | None = None
     tolerations: tuple[Toleration, ...] | None = None
 

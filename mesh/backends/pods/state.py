@@ -39,6 +39,13 @@ def is_over(pod: Pod) -> bool:
     return bool(pod.metadata.deletion_timestamp) or pod.status.phase in ENDED
 
 
+def has_ended(pod: Pod, container: str) -> bool:
+    """Return True if the pod is over, or a container of it has ended for good beside others; "": the first one."""
+    return is_over(pod) or (
+        pod.spec.restart_policy == "Never" and status_of(pod, container).state.terminated is not None
+    )
+
+
 def container_of(pod: Pod, name: str) -> Container:
     """Return a container of a pod; "": the first one."""
     return next((one for one in pod.spec.containers if name in ("", one.name)), Container())
@@ -55,16 +62,19 @@ def runs(pod: Pod, container: str) -> bool:
     return pod.status.phase == "Running" and status_of(pod, container).state.running is not None
 
 
-def waits_for(pod: Pod, events: Sequence[PodEvent] = ()) -> tuple[str, bool]:
+def waits_for(pod: Pod, events: Sequence[PodEvent] = (), container: str = "") -> tuple[str, bool]:
     """Return why a pod does not run yet, and if that does not end by itself.
 
     events: about the pod, the oldest first
+    container: that is to run; "": the first one
 
     >>> waits_for(Pod())
     ('is not scheduled yet', False)
     >>> waits_for(Pod(), [PodEvent(type="Warning", reason="FailedMount", message='secret "x" not found')])
     ('FailedMount: secret "x" not found', False)
     """
+    if has_ended(pod, container) and not is_over(pod):
+        return end_of(pod, container), True
     text, is_final = _waits_for(pod, [one.message for one in events if one.message.startswith(PULL_EVENT)])
     warnings = [f"{one.reason}: {one.message}" for one in events if one.type == "Warning" and one.message]
     if warnings and text.startswith((UNSCHEDULED, BEING_MADE)):

@@ -74,7 +74,7 @@ def hosts_of(
     container = place.container
     waiting = [pod for pod in pods if not state.runs(pod, container)]
     if all_run and waiting:
-        shown = "; ".join(f"{pod.name} {_not_running(pod, events(pod))}" for pod in waiting[:SHOWN_PODS])
+        shown = "; ".join(f"{pod.name} {_not_running(pod, events(pod), container)}" for pod in waiting[:SHOWN_PODS])
         more = f"; and {len(waiting) - SHOWN_PODS} more" if len(waiting) > SHOWN_PODS else ""
         raise MeshError(
             f"{len(waiting)} of {len(pods)} pods do not run: {shown}{more}",
@@ -88,5 +88,5 @@ def all_hosts(pods: Sequence[Pod]) -> tuple[Host, ...]:
     return tuple(Host(name=pod.name, address=pod.status.pod_ip) for pod in pods)
 
 
-def _not_running(pod: Pod, events: Sequence[PodEvent]) -> str:
-    return f"is {pod.status.phase} ({state.waits_for(pod, events)[0]})"
+def _not_running(pod: Pod, events: Sequence[PodEvent], container: str) -> str:
+    return f"is {pod.status.phase} ({state.waits_for(pod, events, container)[0]})"

@@ -18,11 +18,23 @@ GUARDIAN = AGENTS[1]
 PRIVATE_PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # as in mesh/agent/base/directories.py
 
 
+def mounts(pid: str) -> str:
+    """Return the name of a process's view of files, which the processes of one container share; "": unknown."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:
+        return ""
+
+
 def agents() -> list[int]:
-    """Return the ids of the agents' processes, guardians first; an agent that starts has no name yet."""
+    """Return the ids of the agents' processes, guardians first; an agent that starts has no name yet.
+
+    The container's own processes alone count. Where it is not alone with them (`hostPID: true`), /proc has others.
+    """
     found = []
+    ours = "" if os.getpid() == 1 else mounts("self")
     for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
+        if not name.isdigit() or int(name) == os.getpid() or (ours and mounts(name) != ours):
             continue
         with contextlib.suppress(OSError):
             with open(f"/proc/{name}/stat", "rb") as file:  # a name may be cut within a character

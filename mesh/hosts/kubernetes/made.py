@@ -20,7 +20,8 @@ from mesh.core.statusline import StatusLine
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.kubernetes import render
 from mesh.hosts.kubernetes.choice import all_hosts, hosts_of
-from mesh.hosts.kubernetes.making import Maker, NotOurs, remove_ended
+from mesh.hosts.kubernetes.clearing import remove_ended
+from mesh.hosts.kubernetes.making import Maker, NotOurs
 from mesh.hosts.kubernetes.preflight import Preflight
 from mesh.hosts.kubernetes.records import PodsRecord, PodsRecords
 from mesh.hosts.kubernetes.render import Made
@@ -31,11 +32,14 @@ from mesh.hosts.kubernetes.user import user_here
 class MadePodSource:
     """Pods that are made for a run, and end themselves once they have been idle for a time."""
 
+    def __init__(self) -> None:
+        self.is_quiet = False
+
     def find(self, cluster: Cluster, purpose: Purpose) -> Cluster:
         """Return the cluster with its pods as hosts; make them for a run. Raises MeshError."""
         if purpose is Purpose.LIST:
             return replace(cluster, note=_listed(cluster))
-        api, maker = maker_of(cluster, StatusLine(_report, sys.stderr))
+        api, maker = maker_of(cluster, StatusLine() if self.is_quiet else StatusLine(_report, sys.stderr))
         with api:
             if purpose is not Purpose.RUN:
                 return _there(cluster, api, maker, purpose)
@@ -57,8 +61,9 @@ class MadePodSource:
 def _there(cluster: Cluster, api: Api, maker: Maker, purpose: Purpose) -> Cluster:
     """Return the cluster with the pods that there are now. Raises NoHosts if none runs, and MeshError."""
     recorded = maker.recorded()
-    root = maker.root()
-    pods = [pod for pod in maker.pods(root.metadata.uid) if not state.is_over(pod)] if root else []
+    # A question changes nothing: `ps`, `logs` and `attach` find what this user has made on another machine.
+    root = maker.any_root() if purpose is Purpose.ASK else maker.root()
+    pods = _left(maker, root.metadata.uid) if root else []
     if purpose is Purpose.REFRESH:
         if root is None:
             maker.forget(recorded)
@@ -76,12 +81,17 @@ def _there(cluster: Cluster, api: Api, maker: Maker, purpose: Purpose) -> Cluste
     return found
 
 
+def _left(maker: Maker, uid: str) -> list[Pod]:
+    """Return the pods of a root that have not ended. Raises MeshError."""
+    return [pod for pod in maker.pods(uid) if not state.has_ended(pod, render.CONTAINER)]
+
+
 def _checked(api: Api, maker: Maker) -> Sequence[Finding]:
     """Return the findings about pods that mesh makes, without a look into those that are there."""
     running, elsewhere = 0, list[Finding]()
     try:
         if (root := maker.root()) is not None:
-            running = len([pod for pod in maker.pods(root.metadata.uid) if not state.is_over(pod)])
+            running = len(_left(maker, root.metadata.uid))
     except (ApiFailed, ApiAway):
         pass  # the findings have the reason
     except NotOurs as error:
@@ -97,13 +107,14 @@ def maker_of(cluster: Cluster, notify: StatusLine, until: float = 0.0) -> tuple[
     place = PodPlace(context=source.context, namespace=source.namespace, container=render.CONTAINER)
     api = api_of(place, source.place)
     made = Made(cluster=cluster.name, user=user_here(), source=source, python=cluster.python, until=until)
-    return api, Maker(api, made, PodsRecords(os.environ), notify)
+    return api, Maker(api, made, PodsRecords(os.environ), notify, warn=_report)
 
 
 def make(cluster: Cluster, notify: StatusLine, until: float, *, adopts: bool = False) -> tuple[Cluster, PodsRecord]:
     """Make the pods of a cluster, which stay until a time; return it with them, and their record. Raises MeshError."""
     api, maker = maker_of(cluster, notify, until)
     with api:
+        remove_ended(api, user_here(), PodsRecords(os.environ))
         if adopts:
             maker.adopt()
         uid, pods = maker.ensure()

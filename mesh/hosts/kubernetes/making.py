@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import calendar
 import time
 import uuid
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from msgspec.structs import replace
@@ -13,14 +12,16 @@ from msgspec.structs import replace
 from mesh.backends.pods import state
 from mesh.backends.pods.api import Api, ApiAway, ApiFailed, only
 from mesh.backends.pods.happenings import events_of
-from mesh.backends.pods.objects import Meta, Pod, PodEvent, Pods, Thing, Things
+from mesh.backends.pods.objects import Meta, Pod, PodEvent, Thing
 from mesh.core.errors import MeshError
 from mesh.core.outcome import EXIT_BUSY
 from mesh.core.statusline import StatusLine
 from mesh.hosts.kubernetes import render
+from mesh.hosts.kubernetes.clearing import delete_pods, owned
 from mesh.hosts.kubernetes.ending import cleaning_up
-from mesh.hosts.kubernetes.records import PodsRecord, PodsRecords
+from mesh.hosts.kubernetes.records import Place, PodsRecord, PodsRecords, machine_here
 from mesh.hosts.kubernetes.render import Made
+from mesh.hosts.kubernetes.waiters import Waiters
 
 CREATED_AT_ONCE = 16  # pods
 LOOK_INTERVAL_S = 0.5  # between two looks at pods that start; one request each
@@ -44,18 +45,24 @@ class NotOurs(MeshError):
 class Maker:
     """Makes, finds and deletes the pods of one cluster."""
 
-    def __init__(self, api: Api, made: Made, records: PodsRecords, notify: StatusLine | None = None) -> None:
+    def __init__(
+        self,
+        api: Api,
+        made: Made,
+        records: PodsRecords,
+        notify: StatusLine | None = None,
+        warn: Callable[[str], object] | None = None,
+    ) -> None:
+        """notify: shows progress; warn: gets what needs an action of the user (default: notify)"""
         self._api, self.made, self._records = api, made, records
         self._notify = notify or StatusLine()
+        self._warn = warn or self._notify
 
     def root(self) -> Thing | None:
         """Return the root of the pods; None without one. Raises MeshError, and NotOurs if it was made elsewhere."""
-        try:
-            found = self._api.get(self._api.path("configmaps", self.made.root_name), Thing)
-        except ApiFailed as error:
-            if error.status == 404:
-                return None
-            raise
+        found = self.any_root()
+        if found is None:
+            return None
         mark = (found.metadata.annotations or {}).get(render.MARK, "")
         if not self._records.has(found.metadata.uid) and mark and self._records.has(mark):
             self._record(found)
@@ -69,6 +76,15 @@ class Maker:
             )
         return found
 
+    def any_root(self) -> Thing | None:
+        """Return the root of the pods, which may have been made elsewhere; None without one. Raises MeshError."""
+        try:
+            return self._api.get(self._api.path("configmaps", self.made.root_name), Thing)
+        except ApiFailed as error:
+            if error.status == 404:
+                return None
+            raise
+
     def pods(self, uid: str) -> list[Pod]:
         """Return the pods of a root in their order. Raises MeshError."""
         return sorted(owned(self._api, uid), key=lambda pod: int((pod.metadata.labels or {}).get(render.INDEX, "0")))
@@ -76,33 +92,34 @@ class Maker:
     def ensure(self) -> tuple[str, list[Pod]]:
         """Return the root's identity and the pods, all of which run; make those that are not there.
 
-        Raises MeshError with all reasons. What this call has made is deleted then, also after Ctrl-C and SIGTERM.
+        Raises MeshError with all reasons. What this call has made is deleted then, also after Ctrl-C and SIGTERM;
+        but the last of several commands that wait for the same pods deletes them.
         """
-        with cleaning_up():
-            return self._ensured()
+        with cleaning_up(), Waiters(self._records, self._place) as waiters:
+            return self._ensured(waiters)
 
-    def _ensured(self) -> tuple[str, list[Pod]]:
+    def _ensured(self, waiters: Waiters) -> tuple[str, list[Pod]]:
         root = self.root()
         if root is not None:
-            if (pods := self._use(root)) is not None:
+            if (pods := self._use(root, waiters)) is not None:
                 return root.metadata.uid, pods
             self.delete(root)
         root, is_new = self._create_root()
         if is_new:
-            return root.metadata.uid, self._start(root, range(self.made.source.nodes), is_new=True)
-        if (pods := self._use(root)) is None:  # of another command, which has made it just now
+            return root.metadata.uid, self._start(root, range(self.made.source.nodes), waiters, is_new=True)
+        if (pods := self._use(root, waiters)) is None:  # of another command, which has made it just now
             raise NotOurs(f"{self.made.cluster}: another command deletes its pods now", hint=self._watch_command())
         return root.metadata.uid, pods
 
-    def _use(self, root: Thing) -> list[Pod] | None:
+    def _use(self, root: Thing, waiters: Waiters) -> list[Pod] | None:
         """Return the pods of a root that is there, once all run; None if none is left. Raises MeshError."""
         missing = self._missing(root)
-        return None if missing is None else self._start(root, missing, is_new=False)
+        return None if missing is None else self._start(root, missing, waiters, is_new=False)
 
     def _missing(self, root: Thing) -> list[int] | None:
         """Return the indices of pods to be made, after those that have ended are deleted; None if none is left."""
         pods = self.pods(root.metadata.uid)
-        ended = [pod for pod in pods if state.is_over(pod)]
+        ended = [pod for pod in pods if state.has_ended(pod, render.CONTAINER)]
         is_same = (root.metadata.annotations or {}).get(render.TEMPLATE) == self.made.digest
         if len(ended) == len(pods) and (pods or not is_same):
             return None
@@ -112,7 +129,7 @@ class Maker:
                 hint=f"mesh down {self.made.cluster}",
             )
         if ended:
-            ends = state.counted([state.end_of(pod) for pod in ended])
+            ends = state.counted([state.end_of(pod, render.CONTAINER) for pod in ended])
             self._notify(f"{self.made.cluster}: {len(ended)} pods are replaced ({ends})")
             delete_pods(self._api, ended)
             gone = {pod.metadata.uid for pod in ended}
@@ -121,23 +138,37 @@ class Maker:
         there = {(pod.metadata.labels or {}).get(render.INDEX) for pod in pods}
         return [index for index in range(self.made.source.nodes) if str(index) not in there]
 
-    def _start(self, root: Thing, missing: Sequence[int], *, is_new: bool) -> list[Pod]:
+    def _start(self, root: Thing, missing: Sequence[int], waiters: Waiters, *, is_new: bool) -> list[Pod]:
         """Make pods of a root and wait until all run. On failure delete what was made; is_new: the root as well."""
         uid, created = root.metadata.uid, list[Thing]()
         try:
+            waiters.note(uid)
             if missing:
                 self._create(root, missing, created)
             return self._wait(uid)
         except BaseException:
             self._notify.end()
             try:
-                if is_new:
-                    self._delete_all(uid)
-                else:
-                    delete_pods(self._api, created)
+                self._give_up(uid, created, waiters, is_new=is_new)
             except MeshError as error:
-                self._notify(f"{self.made.cluster}: its pods may be left: mesh down {self.made.cluster} ({error})")
+                self._warn(f"{self.made.cluster}: its pods may be left: mesh down {self.made.cluster} ({error})")
             raise
+
+    def _give_up(self, uid: str, created: Sequence[Thing], waiters: Waiters, *, is_new: bool) -> None:
+        """Delete the pods that this command has made, unless others wait for them or use them. Raises MeshError."""
+        has_all = is_new or waiters.is_left(uid)
+        if has_all:
+            waiters.leave(uid)
+        if not waiters.is_alone():
+            self._notify(f"{self.made.cluster}: another command waits for the same pods, which stay for it")
+        elif not has_all:
+            delete_pods(self._api, created)
+        elif not (waiters.is_shared(uid) and self._all_run(self.pods(uid))):
+            self._delete_all(uid)
+
+    def _all_run(self, pods: Sequence[Pod]) -> bool:
+        running = [pod for pod in pods if state.runs(pod, render.CONTAINER) and not state.is_over(pod)]
+        return len(running) == len(pods) >= self.made.source.nodes
 
     def adopt(self) -> None:
         """Take pods that were made elsewhere for ours. Raises MeshError."""
@@ -150,8 +181,11 @@ class Maker:
 
     def recorded(self) -> list[PodsRecord]:
         """Return what is recorded here about the pods of this place."""
-        here = (self.made.root_name, self._api.place.context, self._api.place.namespace)
-        return [one for one in self._records.read() if (one.root, one.context, one.namespace) == here]
+        return [one for one in self._records.read() if one.place == self._place]
+
+    @property
+    def _place(self) -> Place:
+        return Place(self._api.place.context, self._api.place.namespace, self.made.root_name)
 
     def forget(self, gone: Sequence[PodsRecord]) -> None:
         """Remove records. gone: as they were before a look found no root; another command may make one meanwhile"""
@@ -219,6 +253,7 @@ class Maker:
                 until=until_of(root),
                 hold=float(marks.get(render.HOLD, made.source.hold)),
                 is_expected=is_expected,
+                machine=machine_here(),
             )
         )
 
@@ -278,7 +313,7 @@ class Maker:
             lasted = time.monotonic() - began
             if lasted > min(EVENTS_INTERVAL_S, source.start_timeout):
                 events.read(waiting[:EVENTS_PODS])
-            reasons = [state.waits_for(pod, events.of(pod)) for pod in waiting]
+            reasons = [state.waits_for(pod, events.of(pod), render.CONTAINER) for pod in waiting]
             line = progress(source.nodes, len(pods) - len(waiting), [text for text, _ in reasons])
             if any(is_final for _, is_final in reasons):
                 raise MeshError(f"{self.made.cluster}: pods cannot start: {line}", hint=self._hint(waiting[0]))
@@ -319,30 +354,9 @@ class _Events:
             self._read_at = time.monotonic()
 
 
-def owned(api: Api, uid: str) -> list[Pod]:
-    """Return the pods that belong to a root; a label alone makes none its own. Raises MeshError."""
-    found = api.get(api.pods, Pods, {"labelSelector": f"{render.ROOT}={uid}"}).items or ()
-    return [pod for pod in found if any(owner.uid == uid for owner in pod.metadata.owner_references or ())]
-
-
-def delete_pods(api: Api, pods: Sequence[Pod | Thing]) -> None:
-    """Delete these pods, and none that has taken the name of one. Raises MeshError."""
-    for pod in pods:
-        api.delete(api.path("pods", pod.metadata.name), only(pod.metadata.uid))
-
-
 def until_of(root: Thing) -> float:
     """Return the time before which the pods of a root stay, in seconds since the epoch; 0: none."""
     return float((root.metadata.annotations or {}).get(render.UNTIL, "0") or 0)
-
-
-def _pending(pod: Pod) -> float:
-    """Return how many seconds a pod has waited for a machine; 0.0 if it has one, or has ended."""
-    try:
-        made = time.strptime(pod.metadata.creation_timestamp or "", "%Y-%m-%dT%H:%M:%SZ")
-    except ValueError:
-        return 0.0
-    return 0.0 if pod.spec.node_name or pod.status.phase != "Pending" else time.time() - calendar.timegm(made)
 
 
 def progress(wanted: int, running: int, reasons: Sequence[str]) -> str:
@@ -353,25 +367,3 @@ def progress(wanted: int, running: int, reasons: Sequence[str]) -> str:
     """
     counted = "; ".join(f"{reasons.count(text)} wait: {text}" for text in dict.fromkeys(reasons))
     return f"{running} of {wanted} pods run" + f"; {counted}" * bool(counted)
-
-
-def remove_ended(api: Api, user: str, records: PodsRecords) -> list[str]:
-    """Delete roots that were made here and whose pods have all ended; return their names. Raises MeshError.
-
-    A pod that waits for longer than twice its `start_timeout` has lost the command that waited for it.
-    """
-    removed = []
-    roots = api.get(api.path("configmaps"), Things, {"labelSelector": f"{render.USER}={render.safe(user)}"}).items or ()
-    for root in roots:
-        uid = root.metadata.uid
-        if not records.has(uid):
-            continue
-        pods = owned(api, uid)
-        age = time.time() - next((one.since for one in records.read() if one.uid == uid), 0.0)
-        limit = 2 * float((root.metadata.annotations or {}).get(render.START, "inf")) + GONE_TIMEOUT_S
-        if all(state.is_over(pod) or _pending(pod) > limit for pod in pods) and (pods or age > GONE_TIMEOUT_S):
-            delete_pods(api, pods)
-            api.delete(api.path("configmaps", root.metadata.name), only(uid))
-            records.remove(uid)
-            removed.append(root.metadata.name)
-    return removed

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +13,14 @@ from msgspec import Struct
 
 from mesh.core.errors import MeshError
 from mesh.core.paths import runs_directory
+
+
+class Place(Struct, frozen=True):
+    """The place of a root, where at most one of its name is."""
+
+    context: str
+    namespace: str
+    root: str
 
 
 class PodsRecord(Struct, frozen=True, kw_only=True):
@@ -26,6 +36,12 @@ class PodsRecord(Struct, frozen=True, kw_only=True):
     until: float = 0.0  # before which they stay; 0: `hold` decides
     hold: float = 0.0
     is_expected: bool = False  # a root is being created; uid is the mark that it will have
+    machine: str = ""  # where the command ran; homes may be shared between machines
+
+    @property
+    def place(self) -> Place:
+        """The place of the root."""
+        return Place(self.context, self.namespace, self.root)
 
 
 class PodsRecords:
@@ -59,9 +75,26 @@ class PodsRecords:
         """Return True if a root was made or adopted here."""
         return self._place(uid).exists()
 
+    def get(self, uid: str) -> PodsRecord | None:
+        """Return the record of a root, or of the mark of one that is being created; None without one."""
+        try:
+            return msgspec.json.decode(self._place(uid).read_bytes(), type=PodsRecord)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
     def remove(self, uid: str) -> None:
         """Remove a record; it is no error if there is none."""
         self._place(uid).unlink(missing_ok=True)
 
+    def lock_path(self, place: Place) -> Path:
+        """Return the file that is locked while commands make pods in a place, or wait for them."""
+        name = hashlib.sha256("\n".join((place.context, place.namespace, place.root)).encode()).hexdigest()[:16]
+        return self._directory / f"{name}.waiters"
+
     def _place(self, uid: str) -> Path:
         return self._directory / f"{''.join(one for one in uid if one.isalnum() or one == '-')}.json"
+
+
+def machine_here() -> str:
+    """Return the name of this machine."""
+    return socket.gethostname()

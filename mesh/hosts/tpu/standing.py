@@ -13,6 +13,7 @@ from mesh.hosts.tpu.machines import Intent, Machine, Seen, of_intent
 from mesh.hosts.tpu.nodes import READY, TpuNode
 
 GONE = ("PREEMPTED", "TERMINATED", "STOPPED")  # states of a node that does not come back by itself
+ENDED = ("PREEMPTED", "TERMINATED")  # those of GONE in which Google has ended the machines: no process runs there
 GIVEN_UP = ("SUSPENDED", "FAILED")  # states of a queued resource that holds quota for nothing
 QUEUED = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES")  # states of a queued resource that has no machines yet
 REPAIRING, DELETING = "REPAIRING", "DELETING"
@@ -43,6 +44,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     is_waiting: bool = False  # with PENDING: in Google's queue
     nodes: tuple[TpuNode, ...] = ()  # in order, where they are READY
     is_deleting: bool = False  # all of them
+    is_ended: bool = False  # Google has ended each machine that was ready, so that no process runs there
     alive: tuple[str, ...] = ()  # names of nodes that are READY
     sickness: str = ""  # a node under repair, or one that is not healthy, whatever its state is; "": none
 
@@ -57,7 +59,15 @@ def standing(intent: Intent, seen: Seen, ids: Sequence[str] = ()) -> Standing:
     deciding = [one for one in found if one.is_request] or found
     is_deleting = bool(found) and all(one.state == DELETING for one in deciding)
     alive = tuple(one.name for one in found if not one.is_request and one.state == READY)
-    return replace(_standing(intent, found, ids), is_deleting=is_deleting, alive=alive)
+    ended = _is_ended(found, ids)
+    return replace(_standing(intent, found, ids), is_deleting=is_deleting, is_ended=ended, alive=alive)
+
+
+def _is_ended(found: Sequence[Machine], ids: Sequence[str]) -> bool:
+    """Return True if the nodes that were ready, and no others, are there and ended."""
+    nodes = [one for one in found if not one.is_request]
+    there = {one.node.id for one in nodes if one.node is not None}
+    return bool(ids) and there == set(ids) and len(nodes) == len(there) and all(one.state in ENDED for one in nodes)
 
 
 def _standing(intent: Intent, found: Sequence[Machine], ids: Sequence[str]) -> Standing:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mesh.api.choosing import choose_cluster, default_cluster
 from mesh.api.inquiries import count_gpus
@@ -329,7 +330,7 @@ class Prompt:
         from mesh.core import stacks
 
         found = self._running.stacks()
-        for line in stacks.short(found.groups, found.ended):
+        for line in stacks.short([replace(one, names="") for one in found.groups], found.ended):
             self._screen.print(line)
         return True
 

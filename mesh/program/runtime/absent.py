@@ -12,6 +12,13 @@ class Program:
         raise RuntimeError(WHERE)
 
 
+class Options:
+    """Stand-in for the options of the run that a program is. Only the launching machine reads them."""
+
+    def __init__(self, **named: object) -> None:
+        """Take them, and keep none."""
+
+
 def connect(*args: object, **named: object) -> object:
     """Raise RuntimeError, because nodes have the handles that they were given."""
     raise RuntimeError("a node has the handles that it was given; only your machine connects to a program")
