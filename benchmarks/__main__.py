@@ -34,6 +34,7 @@ from benchmarks.scale import scale
 from benchmarks.stage import OURS, REPOSITORY, Variant
 from benchmarks.steady import steady
 from benchmarks.sync import sync
+from benchmarks.ui import ui
 from tests.chaos.page import PAGE as RELIABILITY
 from tests.pages import DOCS, Page, machine, today
 
@@ -49,6 +50,7 @@ is made by handing every packet between client and hosts on after 15 ms. Output 
 ranks in [scale.md](scale.md).
 """
 LOGS = "# How fast output comes through\n\nWritten by `inv dev.bench --rows logs --write`.\n"
+UI = "# How fast the pages are\n\nWritten by `inv dev.bench --rows ui --write`.\n"
 SYNC = "# How fast the workspace travels\n\nWritten by `inv dev.bench --rows sync --write`.\n"
 PERFORMANCE = Page(DOCS / "performance.md", INTRODUCTION, ("launch", "loop", "kill", "check", "steady", "carriers"))
 PROGRAMS = """\
@@ -70,6 +72,11 @@ ROWS: dict[str, tuple[Row, Page, Chosen]] = {
     "sync": (sync, Page(DOCS / "sync-performance.md", SYNC, ("sync",)), Chosen(rounds=3)),
     "orphans": (orphans, RELIABILITY, Chosen()),
     "programs": (programs, PROGRAMS_PAGE, Chosen(rounds=3)),
+    "ui": (
+        ui,
+        Page(DOCS / "ui-performance.md", UI, ("ui",)),
+        Chosen(rounds=3),
+    ),
     "scale": (scale, Page(DOCS / "scale.md", "", ("scale",)), Chosen(hosts=(250, 1000, 4000))),
 }
 DUELS = ("launch", "loop", "kill", "check", "logs", "sync")  # what compares revisions

@@ -103,6 +103,7 @@ SELECT = (
     "pull",
     "check",
     "ps",
+    "top",
     "clean",
 )  # commands that pick hosts of a cluster
 STARTS = ("run", "exec")
@@ -261,7 +262,7 @@ QUIET = switch("quiet", NARRATES, OUTPUT, "show output and errors alone", short=
 VERBOSE = switch("verbose", NARRATES, OUTPUT, "show each step of all hosts with its time", short="-v")
 JSON = switch("json", (*STARTS, "setup", "push", "pull", "attach", "mad"), OUTPUT, "print events as JSON lines")
 JSON_LIST = switch(
-    "json", ("check", "ps", "clean", "clusters", "stacks", "config"), OUTPUT, "print what was found as JSON"
+    "json", ("check", "ps", "top", "clean", "clusters", "stacks", "config"), OUTPUT, "print what was found as JSON"
 )
 JSON_DIFF = switch("json", ("diff",), OUTPUT, "print the differences as one JSON object")
 JSON_RUNS = switch("json", ("runs",), OUTPUT, "print each run as one JSON object, as in run.json")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import subprocess
 import sys
 from json import dumps
 from typing import TYPE_CHECKING
@@ -55,6 +53,9 @@ def ui(given: Given) -> None:
 
 def _open(place: Place, file: Path, given: Given) -> None:
     """Print the address, and open a browser unless there is none to see."""
+    import socket
+    import subprocess
+
     show([place.whole])
     is_remote = "SSH_CONNECTION" in os.environ
     if is_remote:

@@ -74,6 +74,10 @@ class Pumps:
     def __init__(self) -> None:
         self._pumps: dict[str, Pump] = {}
 
+    def has(self, name: str) -> bool:
+        """Return True if somebody reads from the pump of a name."""
+        return name in self._pumps
+
     async def close(self) -> None:
         """End all streams."""
         for pump in list(self._pumps.values()):

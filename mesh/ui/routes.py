@@ -19,7 +19,7 @@ from mesh.core.events import Stream
 from mesh.core.ranks import choose_ranks
 from mesh.pages.differences import differences
 from mesh.pages.fields import objects, text
-from mesh.pages.lines import STREAMS, Choice, FoldedOutput
+from mesh.pages.lines import EVERYTHING, STREAMS, Choice, FoldedOutput
 from mesh.pages.metrics import Metrics
 from mesh.pages.stackgroups import merged
 from mesh.pages.verdicts import verdict_lines
@@ -140,7 +140,10 @@ async def lines(request: Request) -> Response:
 
     def find() -> dict[str, object]:
         with _state(request).views.of(record, choice) as view:
-            more = view.look()
+            # The stream of the whole output looks by itself, and a first window must not wait for more.
+            is_streamed = _state(request).pumps.has(f"run {record.run}")
+            is_looked_at = is_streamed and choice == EVERYTHING and view.count()[0] > 0
+            more = view.more if is_looked_at else view.look()
             total, is_complete = view.count()
             found: dict[str, object] = {"lines": total, "complete": is_complete, "folding": more}
             if (rank := request.query_params.get("rank", "")).isdecimal():
@@ -231,19 +234,22 @@ async def clusters(request: Request) -> Response:
 
 async def check(request: Request) -> Response:
     """Ask the hosts of a cluster, as `mesh check --json` does."""
-    return await _asked(request, "check")
+    return _of_child(await _asked(request, "check"))
 
 
 async def top(request: Request) -> Response:
     """Ask the hosts of a cluster for their figures, as `mesh top --json` does."""
-    return await _asked(request, "top")
+    answer = await _asked(request, "top")
+    name = request.path_params["cluster"]
+    history = _state(request).history.add(name, answer.found)
+    return JSONResponse({"status": answer.status, "found": answer.found, "error": answer.error, "history": history})
 
 
-async def _asked(request: Request, command: str) -> Response:
+async def _asked(request: Request, command: str) -> Answer:
     name = request.path_params["cluster"]
     if not await run_in_threadpool(known_cluster, name):
         raise NotThere("there is no such cluster", hint="mesh clusters")
-    return _of_child(await _state(request).children.ask(command, "--json", name))
+    return await _state(request).children.ask(command, "--json", name)
 
 
 async def jobs(request: Request) -> Response:

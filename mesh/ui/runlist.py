@@ -12,7 +12,7 @@ from mesh.core.paths import runs_directory
 from mesh.pages.verdicts import sentence
 from mesh.rundir.layout import RUN
 from mesh.rundir.listing import status
-from mesh.rundir.records import Record, State, read_record
+from mesh.rundir.records import Record, State, has_client, read_record
 
 DAY_S = 86400.0
 COMMAND_CHARACTERS = 300
@@ -24,6 +24,8 @@ class RunList:
     def __init__(self) -> None:
         self._directory = runs_directory(os.environ)
         self._ended: dict[str, tuple[int, dict[str, object]]] = {}  # rows by id, with the time of run.json
+        self._over: set[str] = set()  # runs that have ended
+        self._left: set[str] = set()  # older runs without a client and without a recorded end
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
@@ -58,11 +60,16 @@ class RunList:
         """Yield the runs that are on, and those of this day without a recorded end, the newest first."""
         recent = time.time() - DAY_S
         for name in self.names():
-            if name in self._ended:
+            directory = self._directory / name
+            if name in self._over or (name in self._left and not has_client(directory)):
                 continue
-            record = read_record(self._directory / name)
-            if record.state is State.ON or (record.state is not State.ENDED and record.created > recent):
+            record = read_record(directory)
+            if record.state is State.ENDED:
+                self._over.add(name)
+            elif record.state is State.ON or record.created > recent:
                 yield record
+            else:
+                self._left.add(name)
 
     def _row(self, name: str) -> dict[str, object] | None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mesh import __version__
 from mesh.ui.children import Children
+from mesh.ui.history import History
 from mesh.ui.live import Views
 from mesh.ui.pumps import Pumps
 from mesh.ui.runlist import RunList
@@ -17,4 +18,5 @@ class State:
         """has_actions: runs may be stopped, signalled and detached"""
         self.has_actions, self.version = has_actions, __version__
         self.runs, self.views, self.pumps, self.children = RunList(), Views(), Pumps(), Children()
+        self.history = History()
         self.cards = Cards(self.views, self.runs)

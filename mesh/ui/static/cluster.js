@@ -1,9 +1,9 @@
 // Clusters: their hosts, what `mesh check` finds there, and what `mesh top` shows while the page is open.
 
 import { get } from "./api.js";
-import { h, plural, problem, put, table } from "./dom.js";
+import { h, plural, problem, put, s, table } from "./dom.js";
 
-const TOP_MS = 3000; // between two looks, while the page is visible
+const TOP_MS = 5000; // between two looks, while the page is visible
 const SHAPES = { ok: ["good", "✓"], warning: ["warn", "!"], failed: ["bad", "✗"], unknown: ["muted", "-"] };
 
 export async function clustersPage(page, { signal }) {
@@ -39,7 +39,7 @@ export async function clusterPage(page, { words, signal }) {
       if (document.visibilityState === "visible") {
         try {
           const answer = await get(`top/${encodeURIComponent(name)}`, signal);
-          put(figures, answer.found ? topTable(answer.found) : problem(answer.error.trim() || "no answer"));
+          put(figures, answer.found ? topTable(answer.found, answer.history) : problem(answer.error.trim() || "no answer"));
         } catch (error) {
           if (!signal.aborted) put(figures, problem(error.message, error.hint));
         }
@@ -71,16 +71,25 @@ function checkTable(reports) {
   return table(["host", ...names], reports.map((report) => [h("td", { class: report.ok ? "" : "bad", "data-host": report.host }, report.host), ...names.map((name) => cell(report, name))]));
 }
 
-function topTable(hosts) {
+/** CPU over the last minutes, as a line. */
+function history(points) {
+  if (!points || points.length < 2) return null;
+  const begin = points[0][0];
+  const width = Math.max(1, points.at(-1)[0] - begin);
+  return s("svg", { class: "plot", viewBox: "0 0 120 20", style: null, role: "img", "aria-label": "CPU of the last minutes" },
+    s("polyline", { class: "median", points: points.map(([time, cpu]) => `${(((time - begin) / width) * 120).toFixed(1)},${(19 - 18 * cpu).toFixed(1)}`).join(" ") }));
+}
+
+function topTable(hosts, taken) {
   const amount = (bytes) => (bytes >= 1e9 ? `${(bytes / 1e9).toFixed(1)} GB` : `${(bytes / 1e6).toFixed(1)} MB`);
   const meter = (part, text) => {
     const bar = h("i", {});
     bar.style.width = `${Math.round(100 * Math.min(1, Math.max(0, part)))}%`;
     return h("span", {}, h("span", { class: "meter" }, bar), text);
   };
-  return [table(["host", "cpu", "memory", "disk", "network", "devices"], hosts.map((one) => (one.error
-    ? [one.host, h("td", { class: "bad", colspan: 5 }, one.error)]
-    : [h("td", { "data-top": one.host }, one.host), meter(one.cpu, `${(100 * one.cpu).toFixed(0)} % of ${one.cores}`), meter(one.memory_used / one.memory, `${amount(one.memory_used)} of ${amount(one.memory)}`),
+  return [table(["host", "cpu", "", "memory", "disk", "network", "devices"], hosts.map((one) => (one.error
+    ? [one.host, h("td", { class: "bad", colspan: 6 }, one.error)]
+    : [h("td", { "data-top": one.host }, one.host), meter(one.cpu, `${(100 * one.cpu).toFixed(0)} % of ${one.cores}`), history(taken?.[one.host]), meter(one.memory_used / one.memory, `${amount(one.memory_used)} of ${amount(one.memory)}`),
       `${amount(one.disk_read)}/s read, ${amount(one.disk_written)}/s written`, `${amount(one.received)}/s in, ${amount(one.sent)}/s out`,
       one.devices.map((device) => h("div", {}, meter(device.busy, `${device.name}: ${(100 * device.busy).toFixed(0)} %, ${amount(device.memory_used)} of ${amount(device.memory)}`)))]))),
   table(["rank", "host", "cpu", "memory", "run"], hosts.flatMap((one) => (one.ranks ?? []).map((rank) =>

@@ -16,6 +16,7 @@ export async function runPage(page, { words, signal, state, about, go }) {
   const [run, part = "output"] = words;
   const found = await get(`runs/${run}`, signal);
   const view = new RunView(run, found, about);
+  signal.addEventListener("abort", () => clearInterval(view.timer));
   document.title = `${found.record.name || run} — mesh`;
   const tabs = h("div", { class: "tabs" }, PARTS.map(([name, title]) =>
     h("a", { href: `/run/${run}${name === "output" ? "" : `/${name}`}`, "aria-current": name === part ? "page" : null }, title)));
@@ -53,7 +54,7 @@ class RunView {
     this.head = this.makeHead();
     this.makeGrid();
     this.showVerdict(found.verdict_lines);
-    setInterval(() => this.dim(), 1000);
+    this.timer = setInterval(() => this.dim(), 1000);
   }
 
   makeHead() {

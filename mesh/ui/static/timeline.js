@@ -24,8 +24,7 @@ export async function timelinePart(below, { run, signal, view }) {
   async function draw() {
     if (isBusy) return;
     isBusy = true;
-    const { bars, marks, hosts, first } = await get(`runs/${run}/timeline`, signal);
-    isBusy = false;
+    const { bars, marks, hosts, first } = await get(`runs/${run}/timeline`, signal).finally(() => { isBusy = false; });
     shown = marks.length;
     put(picture, drawing(bars, marks, hosts, first));
     const open = events.querySelector("details")?.open;
