@@ -12,7 +12,7 @@ from mesh.config.settings import Options
 from mesh.core.amounts import told_bytes
 from mesh.engine.question import Question
 from mesh.hosts.interfaces import Purpose
-from mesh.protocol import replies
+from mesh.protocol.figures import Figures
 from mesh.protocol.questions import AskFigures
 
 DEFAULTS = Options()
@@ -61,7 +61,7 @@ def top(*, cluster: str, options: Options = DEFAULTS, clusters_file: str = "") -
     """
     found = choose_cluster(cluster, options, clusters_file, purpose=Purpose.ASK)
     inquiry = ask(found, Question(message=AskFigures(seconds=SPAN_S)), quiet=True)
-    answers = inquiry.replies(replies.Figures)
+    answers = inquiry.replies(Figures)
     hosts = []
     for node, host in enumerate(found.hosts):
         if node in answers:
@@ -72,7 +72,7 @@ def top(*, cluster: str, options: Options = DEFAULTS, clusters_file: str = "") -
     return hosts
 
 
-def _host(name: str, answer: replies.Figures) -> HostFigures:
+def _host(name: str, answer: Figures) -> HostFigures:
     devices = [
         Device(name=one.name, busy=one.busy, memory=one.memory, memory_used=one.memory_used) for one in answer.devices
     ]

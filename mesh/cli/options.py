@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from operator import add, or_
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from mesh.cli import jobmanoptions, joboptions, otheroptions, taskoptions
+from mesh.cli import jobmanoptions, joboptions, otheroptions, pageoptions, taskoptions
 from mesh.cli.option import (
     COMMAND,
     DIAGNOSIS,
@@ -182,11 +182,6 @@ LAUNCHER = text(
     field="launcher",
 )
 BIND = switch("bind", STARTS, RANKS, "each rank sees one GPU (CUDA_VISIBLE_DEVICES)", field="bind")
-UI_PORT: Option[int | None] = Option(
-    "port", ("ui",), OTHER, "PORT", "listen there on 127.0.0.1 (default: any)", read_number, 0
-)
-ACTIONS = switch("actions", ("ui",), OTHER, "let its pages stop, signal and detach runs")
-NO_BROWSER = switch("no-browser", ("ui",), OTHER, "only print the address")
 MASTER_PORT = Option(
     "master-port",
     (*STARTS, "check"),
@@ -264,7 +259,6 @@ JSON = switch("json", (*STARTS, "setup", "push", "pull", "attach", "mad"), OUTPU
 JSON_LIST = switch(
     "json", ("check", "ps", "top", "clean", "clusters", "stacks", "config"), OUTPUT, "print what was found as JSON"
 )
-JSON_DIFF = switch("json", ("diff",), OUTPUT, "print the differences as one JSON object")
 JSON_RUNS = switch("json", ("runs",), OUTPUT, "print each run as one JSON object, as in run.json")
 
 GRACE = seconds("grace", (*WITH_PROMPT, "setup", "stop", "restart", "config"), "from SIGTERM to SIGKILL (default: 10)")
@@ -394,7 +388,7 @@ CLUSTERS = text(
 
 # All options in the order of this module, which is that of the help.
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]
-TABLE += [*otheroptions.TABLE, *joboptions.TABLE, *taskoptions.TABLE, *jobmanoptions.TABLE]
+TABLE += [*otheroptions.TABLE, *pageoptions.TABLE, *joboptions.TABLE, *taskoptions.TABLE, *jobmanoptions.TABLE]
 
 
 def options_of(command: str) -> list[AnyOption]:

@@ -9,6 +9,7 @@ from json import dumps
 from typing import TYPE_CHECKING
 
 from mesh.cli import options as o
+from mesh.cli import pageoptions as p
 from mesh.cli.command import Takes, command
 from mesh.cli.options import Given
 from mesh.cli.speech import say, show
@@ -43,12 +44,12 @@ def ui(given: Given) -> None:
             raise
         hint = f"{sys.executable} -m pip install 'mesh[ui]'"
         raise UsageError(f"mesh ui: {error.name} is not installed", hint=hint) from error
-    port = given[o.UI_PORT] or 0
+    port = given[p.UI_PORT] or 0
     if port > PORT_MAX:
         raise UsageError(f"--port: expected a port (0 to {PORT_MAX}), found {port}")
     place = server.Place(port)
     with server.redirecting(place) as file:
-        server.serve(place, has_actions=given[o.ACTIONS], ready=lambda: _open(place, file, given))
+        server.serve(place, has_actions=given[p.ACTIONS], ready=lambda: _open(place, file, given))
 
 
 def _open(place: Place, file: Path, given: Given) -> None:
@@ -62,7 +63,7 @@ def _open(place: Place, file: Path, given: Given) -> None:
         say(f"from your own machine: ssh -L {place.port}:127.0.0.1:{place.port} {socket.gethostname()}")
     opener = OPENERS.get(sys.platform)
     has_screen = sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-    if given[o.NO_BROWSER] or is_remote or opener is None or not has_screen:
+    if given[p.NO_BROWSER] or is_remote or opener is None or not has_screen:
         return
     with contextlib.suppress(OSError):  # no such program: the address is printed
         quiet = subprocess.DEVNULL
@@ -101,7 +102,7 @@ def diff(given: Given) -> int:
     if len(given.words) != 2:
         raise UsageError("expected two runs", hint="mesh diff RUN RUN")
     left, right, found = reporting.diff(given.words[0], given.words[1])
-    if given[o.JSON_DIFF]:
+    if given[p.JSON_DIFF]:
         show([dumps({"runs": [left.run, right.run], "differences": [asdict(one) for one in found]})])
     else:
         show(lines(found, left.run, right.run) if found else [f"{left.run} and {right.run} do not differ"])

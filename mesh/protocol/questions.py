@@ -6,6 +6,7 @@ On the wire, all of them have the type ``ask`` and their name in ``question``. T
 
 from __future__ import annotations
 
+from .figures import Figures
 from .frames import FrameError
 from .kinds import (
     NAME,
@@ -39,7 +40,6 @@ from .replies import (
     AllPassed,
     Cleaned,
     Facts,
-    Figures,
     Gpus,
     Journals,
     LeftAlone,

@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 VERSIONS_MAX = 64  # of packages
 RULES_MAX = 64
 RULE_NUMBER_MAX = 1e18
-DEVICES_MAX = 256
-RANKS_MAX = 1 << 16  # of all runs on a host
-RATE, PART = number(0.0, 1e15), number(0.0, 1.0)
 
 
 class Nothing(Record):
@@ -275,39 +272,6 @@ class Gpus(Record):
 
     gpus: int = field(COUNT)
     memory: int = field(COUNT, default=0)  # bytes that processes there can have; 0: unknown
-
-
-class RankFigures(Record):
-    """The figures of a rank with its child processes."""
-
-    run: str = field(SHOWN)
-    rank: int = field(RANK)
-    cpu: float = field(RATE)  # cores that it uses
-    memory: int = field(COUNT)  # bytes
-
-
-class DeviceFigures(Record):
-    """The figures of a GPU."""
-
-    name: str = field(SHOWN)
-    busy: float = field(PART)
-    memory: int = field(COUNT)  # bytes
-    memory_used: int = field(COUNT)  # bytes
-
-
-class Figures(Record):
-    """The figures of the host. Rates are bytes for a second."""
-
-    cores: int = field(COUNT)
-    cpu: float = field(PART)  # of all cores
-    memory: int = field(COUNT)  # bytes
-    memory_used: int = field(COUNT)  # bytes
-    disk_read: float = field(RATE)
-    disk_written: float = field(RATE)
-    received: float = field(RATE)
-    sent: float = field(RATE)
-    devices: Sequence[DeviceFigures] = field(listed(record(DeviceFigures), DEVICES_MAX))
-    ranks: Sequence[RankFigures] = field(listed(record(RankFigures), RANKS_MAX))
 
 
 class Ports(Record):

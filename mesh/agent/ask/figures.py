@@ -7,7 +7,7 @@ import time
 
 from mesh.agent.ask.memory import read_memory
 from mesh.agent.process.processes import all_processes, is_agent, is_own, run_of, variable_of
-from mesh.protocol.replies import DeviceFigures, Figures, RankFigures
+from mesh.protocol.figures import DeviceFigures, Figures, RankFigures
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ NVIDIA_SMI = [
     "--format=csv,noheader,nounits",
 ]
 ROCM_SMI = ["rocm-smi", "--showproductname", "--showuse", "--showmeminfo", "vram", "--json"]
-MEBIBYTE = 1 << 20
+MEBIBYTE_BYTES = 1 << 20
 
 
 class Look:
@@ -153,7 +153,9 @@ def nvidia() -> list[DeviceFigures]:
         words = [word.strip() for word in line.split(",")]
         if len(words) == 4:
             found.append(
-                _device(words[0], _number(words[1]), _number(words[2]) * MEBIBYTE, _number(words[3]) * MEBIBYTE)
+                _device(
+                    words[0], _number(words[1]), _number(words[2]) * MEBIBYTE_BYTES, _number(words[3]) * MEBIBYTE_BYTES
+                )
             )
     return found
 
