@@ -309,4 +309,4 @@ def _reason(error: BaseException) -> str:
     >>> _reason(OSError("HTTPSConnection(host='h', port=1): Failed to connect: refused"))
     'Failed to connect: refused'
     """
-    return CONNECTION.sub("", str(error)).strip("')") or type(error).__name__
+    return CONNECTION.sub("", str(error)) or type(error).__name__
