@@ -33,6 +33,7 @@ from benchmarks.rows import Chosen, Row
 from benchmarks.scale import scale
 from benchmarks.stage import OURS, REPOSITORY, Variant
 from benchmarks.steady import steady
+from benchmarks.switchboard import switchboard
 from benchmarks.sync import sync
 from tests.chaos.page import PAGE as RELIABILITY
 from tests.pages import DOCS, Page, machine, today
@@ -59,6 +60,7 @@ Written by `inv dev.bench --rows programs --peers VENV --write`, where VENV is m
 that of dm-launchpad 0.5.2, which needs a virtual environment of its own with Python 3.10.
 """
 PROGRAMS_PAGE = Page(DOCS / "programs-performance.md", PROGRAMS, ("programs",))
+SCALE_PAGE = Page(DOCS / "scale.md", "", ("scale", "switchboard"))
 ROWS: dict[str, tuple[Row, Page, Chosen]] = {
     "launch": (launch, PERFORMANCE, Chosen()),
     "loop": (loop, PERFORMANCE, Chosen()),
@@ -70,7 +72,8 @@ ROWS: dict[str, tuple[Row, Page, Chosen]] = {
     "sync": (sync, Page(DOCS / "sync-performance.md", SYNC, ("sync",)), Chosen(rounds=3)),
     "orphans": (orphans, RELIABILITY, Chosen()),
     "programs": (programs, PROGRAMS_PAGE, Chosen(rounds=3)),
-    "scale": (scale, Page(DOCS / "scale.md", "", ("scale",)), Chosen(hosts=(250, 1000, 4000))),
+    "scale": (scale, SCALE_PAGE, Chosen(hosts=(250, 1000, 4000))),
+    "switchboard": (switchboard, SCALE_PAGE, Chosen(hosts=(256, 1024, 4096), rounds=3)),
 }
 DUELS = ("launch", "loop", "kill", "check", "logs", "sync")  # what compares revisions
 

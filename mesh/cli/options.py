@@ -43,6 +43,7 @@ from mesh.config.settings import (
     read_port,
     read_seconds,
 )
+from mesh.config.slurm import read_change, read_nodes
 from mesh.core.errors import UsageError
 from mesh.core.typed import Typed
 
@@ -139,6 +140,19 @@ SHELL = text("shell", ("completion",), OTHER, "SHELL", "bash, zsh or fish", is_p
 PICK_HOSTS = text("hosts", SELECT, HOSTS, "HOSTS", "only these: names or ranges, as 'tpu-0,tpu-[4-7]'", field="hosts")
 PICK_RANKS = text("ranks", SELECT, HOSTS, "RANKS", "only the hosts with these numbers: 0-3,6", field="ranks")
 EXCLUDE = text("exclude", SELECT, HOSTS, "HOSTS", "not these: names, ranges or numbers", field="exclude")
+
+NODES = Option("nodes", ("run",), HOSTS, "N", "nodes of the Slurm allocation", read_nodes, 0, field="nodes")
+SLURM: Option[Mapping[str, str]] = Option(
+    "slurm",
+    ("run",),
+    HOSTS,
+    "KEY=VALUE",
+    "another value of slurm: in cluster.yaml; repeatable",
+    read_change,
+    {},
+    joined=or_,
+    field="slurm",
+)
 
 CONNECT_TIMEOUT = seconds(
     "connect-timeout", (*SELECT, "stop", "config"), "to connect (default: 10), and to start the agent (20)", group=HOSTS
@@ -273,7 +287,7 @@ WATCH = switch("watch", ("push",), FILES, "push again whenever a file changes, u
 INTO = text("into", ("pull",), FILES, "DIR", "PATH of the first host is DIR/rank-0000/PATH (default: pulled)")
 FORCE = switch("force", ("setup",), COMMAND, "run also the commands that `unless` would skip, and modules in place")
 UP_FOR: Option[float | None] = Option(
-    "for", ("up",), OTHER, "TIME", "how long pods stay: 30m, 2d (default: 8h)", read_seconds, None
+    "for", ("up",), OTHER, "TIME", "how long pods or nodes stay: 30m, 2d (default: 8h)", read_seconds, None
 )
 POD = text("pod", ("pods show",), HOSTS, "HOST", "one pod, by its name or number", is_place=True)
 EXISTING = switch("existing", ("pods role",), OTHER, "only the rights for pods that mesh does not make")
