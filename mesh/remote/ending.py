@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 from mesh.agent.guardian import KILLED, SWEPT_STATUS
+from mesh.agent.process.notes import NO_NOTES
 from mesh.core.errors import HostUnreachable
 from mesh.core.interfaces import Farewell, NoAgent
 from mesh.core.text import last_line
@@ -57,6 +58,20 @@ def lost_agent(farewell: Farewell) -> LostAgent:
     else:
         reason = "the connection ended"
     return LostAgent(reason=reason, is_clear=farewell.status == SWEPT_STATUS, killed_by=killed_by)
+
+
+def gone_agent(left: Sequence[str], away: float, return_within: float) -> LostAgent:
+    """Return why a host has no agent any more, once it could be reached again.
+
+    left: processes that the agent has left there, in words
+    away: seconds since the connection ended; return_within: that the agent waits for its client; 0: unknown
+    """
+    # An agent that was killed leaves notes. One that ends its run removes them, once all processes have ended.
+    if list(left) == [NO_NOTES] and 0 < return_within <= away:
+        waited = f"its agent ends the run after {return_within:g} s without a client"
+        return LostAgent(reason=f"the connection was away for {away:.0f} s, and {waited}", is_clear=True, killed_by="")
+    reason = "its agent is gone" + (f", and left there {'; '.join(left)}" if left else "")
+    return LostAgent(reason=reason, is_clear=not left, killed_by="a signal")
 
 
 def explained(reason: str, found: str) -> str:

@@ -30,6 +30,8 @@ class Requests:
         self._asked = Asked()
         self._data_bytes = dict(sizes)
         self._may_come_back = False  # the agent listens for another channel
+        self._return_within = 0.0  # seconds that the agent then waits; 0: unknown
+        self._cut_at = 0.0  # when the channel ended that the agent had
         self.round_trip = float("inf")  # seconds, of the fastest beat
         self._offset = 0.0  # the host's clock minus ours, in seconds; from the fastest beat
         self._steps: Sequence[Step] = ()  # of modules, which the host carries out
@@ -54,7 +56,7 @@ class Requests:
         library: as in ``prepare``
         """
         self._run, self._agent, self._remote_dir = begin.run, begin.node, begin.remote_dir
-        self._begun = time.monotonic()
+        self._begun, self._return_within = time.monotonic(), begin.return_within
         self._is_locking, self._is_preparing = begin.lock, prepare is not None
         self._marker = begin.marker
         self._asked.begin(len(begin.ports), begin.nodes, begin.node)

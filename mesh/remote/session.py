@@ -33,7 +33,7 @@ from mesh.protocol.frames import Decoder, FrameError
 from mesh.protocol.messages import Message, Table, encode
 from mesh.protocol.requests import Ack, Bye, Lock, Over
 from mesh.remote.blob import blob, lacking, opening
-from mesh.remote.ending import explained, failed_start, lost_agent, plain
+from mesh.remote.ending import explained, failed_start, gone_agent, lost_agent, plain
 from mesh.remote.events import event_of
 from mesh.remote.greeting import MAX_BANNER_BYTES, new_marker, refusal
 from mesh.remote.owners import owner_line
@@ -151,6 +151,7 @@ class Session(Requests):
         while not self._over:
             if self._sender.is_attached:
                 self._sender.detach()
+                self._cut_at = time.monotonic()
                 yield Reconnecting(time=time.time(), node=self.node, reason=self._why)
             try:
                 channel = self._callbacks.reopen()
@@ -303,7 +304,7 @@ class Session(Requests):
             case answers.NoSocket():
                 self._may_come_back = False
             case answers.NoAgent(left=left):
-                yield self._no_agent("; ".join(left))
+                yield self._no_agent(left)
             case answers.Piece():
                 yield from self._callbacks.receive(data)
                 self.acknowledge(self.place)  # it is here, whatever the main thread is doing
@@ -358,13 +359,12 @@ class Session(Requests):
             is_preparing=self._is_preparing,
         )
 
-    def _no_agent(self, left: str) -> Lost:
-        """Return the event of an agent that was killed. left: processes that it has left there"""
+    def _no_agent(self, left: Sequence[str]) -> Lost:
+        """Return the event of an agent that is gone. left: processes that it has left there"""
         if self._sender.is_attached:
             raise FrameError("no-agent: an agent sends it")
         self._over = True
-        reason = "its agent is gone" + (f", and left there {left}" if left else "")
-        return self._lost(reason=reason, is_clear=not left, killed_by="a signal")
+        return self._lost(**gone_agent(left, time.monotonic() - self._cut_at, self._return_within))
 
     def _attach(self, confirmed: int) -> bool:
         """Continue on another channel; return False if the agent had this one. confirmed: as in ``_go_on``"""

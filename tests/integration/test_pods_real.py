@@ -86,6 +86,11 @@ def test_pods_that_are_there_are_chosen_by_label(home: Home, kube: Cluster) -> N
     kube.wait_for_pods("app=x", 3)
     done = home.mesh("exec", "k8s:app=x", "hostname")
     assert done.lines == ["[0] w-2", "[1] w-9", "[2] w-10"], done.err
+    with home.terminal("ssh", "k8s:app=x:1") as terminal:
+        terminal.expect(b"#", PATIENT_S)  # the prompt
+        terminal.type(b"test -t 0 && echo a terminal in $(hostname); exit 5\n")
+        terminal.expect(b"a terminal in w-9", PATIENT_S)
+        assert terminal.end(PATIENT_S) == 5
     client = home.popen("run", "k8s:app=x", "sh", "-c", f"exec {SLEEP}")
     wait_until_up(kube, 3, client)
     client.send_signal(signal.SIGINT)

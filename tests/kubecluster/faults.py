@@ -149,22 +149,28 @@ def nothing_is_left(home: Home, kube: Cluster, killed_at: float) -> float:
     return lasted
 
 
-def restart_api(home: Home, kube: Cluster, away_s: float, pods: int = 4) -> None:
-    """Kill the API server in mid run, start it again later, and check that the run has every line once."""
+def restart_api(home: Home, kube: Cluster, away_s: float, pods: int = 4) -> float:
+    """Kill the API server in mid run, start it again later, and check that the run has every line once.
+
+    Return the seconds until the server was ready again.
+    """
     client = home.popen("run", "gpus", "sh", "-c", TEXT)
     wait_until_up(kube, pods, client, SHELL)
     kube.kill("kube-apiserver")
+    began = time.monotonic()
     try:
         let_go(kube)
         time.sleep(away_s)  # the length of the fault
     finally:
         kube.start_api()
         kube.wait_for_api()
+        lasted = time.monotonic() - began
     _, err = client.communicate(timeout=PATIENT_S)
-    assert client.returncode == 0, err.decode()
+    assert client.returncode == 0, f"not ready for {lasted:.1f} s\n{err.decode()}"
     newest = max((home.path / ".local/state/mesh/runs").iterdir(), key=lambda one: one.stat().st_mtime)
     expected = "".join(f"line {number}\n" for number in range(1, LINES + 1))
     assert [log.read_text() for log in sorted(newest.glob("logs/rank-*.out"))] == [expected] * pods
+    return lasted
 
 
 def _kills(home: Home, kube: Cluster, count: int, seed: int) -> None:
@@ -187,8 +193,8 @@ def _restarts(home: Home, kube: Cluster, count: int) -> None:
     for number in range(count):
         away = DELAYS_S[number % len(DELAYS_S)]
         try:
-            restart_api(home, kube, away)
-            print(f"run {number}: away for {away:g} s: every line once", flush=True)
+            lasted = restart_api(home, kube, away)
+            print(f"run {number}: away for {away:g} s, not ready for {lasted:.1f} s: every line once", flush=True)
         except AssertionError as error:
             failed += 1
             print(f"run {number}: away for {away:g} s: FAILED {error}", flush=True)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mesh.agent.process.notes import NO_NOTES
 from mesh.core.events import Connected, Event, Lost, Reconnected, Reconnecting
 from mesh.core.interfaces import Farewell
 from mesh.protocol.frames import Decoder, encode
@@ -160,3 +161,28 @@ def test_a_host_that_was_offered_no_channel_attaches_none() -> None:
     *_, last = talk(Answering(HELLO, ATTACHED))
     assert isinstance(last, Lost)
     assert last.reason == "does not speak our protocol: attached: no channel was offered"
+
+
+NO_AGENT: dict[str, object] = {"type": "no-agent", "left": [NO_NOTES]}
+
+
+def test_an_agent_that_its_client_has_left_alone_for_too_long_was_not_killed() -> None:
+    late = Answering(NO_AGENT)
+    left = iter([Answering(HELLO), late])
+    one = Session(0, 0, next(left), Callbacks(reopen=lambda: next(left, None)))
+    one.begin(BEGIN.replaced(return_within=30.0))
+    one.start(["true"], [RankStart(rank=0, env={}, stdin=False)])
+    events = one.events()
+    assert [type(next(events)) for _ in range(2)] == [Connected, Reconnecting]
+    one._cut_at -= 40.0
+    (lost,) = events
+    assert isinstance(lost, Lost)
+    assert lost.reason == "the connection was away for 40 s, and its agent ends the run after 30 s without a client"
+    assert (lost.killed_by, lost.is_clear) == ("", True)
+
+
+def test_an_agent_that_was_killed_is_gone() -> None:
+    *_, lost = talk(Answering(HELLO), Answering(NO_AGENT))
+    assert isinstance(lost, Lost)
+    assert lost.reason.startswith("its agent is gone, and left there perhaps processes")
+    assert lost.killed_by == "a signal"

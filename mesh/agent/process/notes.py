@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PREFIX = ".note-"
 INIT_PID = 1  # the pid to which orphans are handed
+NO_NOTES = "perhaps processes that have cleared their environment: the notes about them are gone"
 NAMED_PROCESSES = 5  # of those that may be the run's; the others are counted
 
 
@@ -139,7 +140,7 @@ def unverified(run: str, node: int) -> list[str]:
     """Return lines about what may be left of a run, after all that is surely the run's has ended."""
     notes = [note for note in left_notes(run) if note.node == node]
     if not notes:
-        return ["perhaps processes that have cleared their environment: the notes about them are gone"]
+        return [NO_NOTES]
     perhaps = [process for note in notes for process in _divide(note)[1]]
     lines = [f"perhaps {process.described()}, started since the run began" for process in perhaps[:NAMED_PROCESSES]]
     more = len(perhaps) - len(lines)

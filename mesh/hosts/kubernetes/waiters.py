@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from types import TracebackType
 
 from mesh.core.errors import MeshError
 from mesh.hosts.kubernetes.records import Place, PodsRecords
 
+TRIES, TRY_INTERVAL_S = 3, 0.05  # to lock a file alone: a look of ``are_waited_for`` locks it for a moment
 LEFT = "-"  # begins the line of a root whose maker has left it to the commands that wait
 
 
@@ -58,8 +60,11 @@ class Waiters:
 
         Otherwise the others count this command no more.
         """
-        if not self._is_alone:
-            self._is_alone = locks_alone(self._descriptor) is not False
+        for _ in range(TRIES):
+            self._is_alone = self._is_alone or locks_alone(self._descriptor) is not False
+            if self._is_alone:
+                break
+            time.sleep(TRY_INTERVAL_S)
         return self._is_alone
 
     def is_left(self, uid: str) -> bool:
