@@ -33,7 +33,9 @@ from benchmarks.rows import Chosen, Row
 from benchmarks.scale import scale
 from benchmarks.stage import OURS, REPOSITORY, Variant
 from benchmarks.steady import steady
+from benchmarks.switchboard import switchboard
 from benchmarks.sync import sync
+from benchmarks.ui import ui
 from tests.chaos.page import PAGE as RELIABILITY
 from tests.pages import DOCS, Page, machine, today
 
@@ -49,6 +51,7 @@ is made by handing every packet between client and hosts on after 15 ms. Output 
 ranks in [scale.md](scale.md).
 """
 LOGS = "# How fast output comes through\n\nWritten by `inv dev.bench --rows logs --write`.\n"
+UI = "# How fast the pages are\n\nWritten by `inv dev.bench --rows ui --write`.\n"
 SYNC = "# How fast the workspace travels\n\nWritten by `inv dev.bench --rows sync --write`.\n"
 PERFORMANCE = Page(DOCS / "performance.md", INTRODUCTION, ("launch", "loop", "kill", "check", "steady", "carriers"))
 PROGRAMS = """\
@@ -59,6 +62,7 @@ Written by `inv dev.bench --rows programs --peers VENV --write`, where VENV is m
 that of dm-launchpad 0.5.2, which needs a virtual environment of its own with Python 3.10.
 """
 PROGRAMS_PAGE = Page(DOCS / "programs-performance.md", PROGRAMS, ("programs",))
+SCALE_PAGE = Page(DOCS / "scale.md", "", ("scale", "switchboard"))
 ROWS: dict[str, tuple[Row, Page, Chosen]] = {
     "launch": (launch, PERFORMANCE, Chosen()),
     "loop": (loop, PERFORMANCE, Chosen()),
@@ -70,7 +74,13 @@ ROWS: dict[str, tuple[Row, Page, Chosen]] = {
     "sync": (sync, Page(DOCS / "sync-performance.md", SYNC, ("sync",)), Chosen(rounds=3)),
     "orphans": (orphans, RELIABILITY, Chosen()),
     "programs": (programs, PROGRAMS_PAGE, Chosen(rounds=3)),
-    "scale": (scale, Page(DOCS / "scale.md", "", ("scale",)), Chosen(hosts=(250, 1000, 4000))),
+    "ui": (
+        ui,
+        Page(DOCS / "ui-performance.md", UI, ("ui",)),
+        Chosen(rounds=3),
+    ),
+    "scale": (scale, SCALE_PAGE, Chosen(hosts=(250, 1000, 4000))),
+    "switchboard": (switchboard, SCALE_PAGE, Chosen(hosts=(256, 1024, 4096), rounds=3)),
 }
 DUELS = ("launch", "loop", "kill", "check", "logs", "sync")  # what compares revisions
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,11 +90,13 @@ def play(port: int, count: int, run: Play, credentials: str) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     context, poll, buffer = tls_context(credentials, server=False), select.epoll(), memoryview(bytearray(READ_BYTES))
     nodes: dict[int, _Node] = {}
+    report_at = time.monotonic() + TURN_S
     for number in range(count):
         own = socket.create_connection((LOOPBACK, port), 60)
         node = nodes[own.fileno()] = _Node(number, Connection(own, context, server=False), run)
         node.connection.flush()
         poll.register(own.fileno(), select.EPOLLIN)
+        report_at = _report(poll, nodes, report_at)
     strangers = count
     while nodes:
         ready = poll.poll(TURN_S)
@@ -110,9 +113,17 @@ def play(port: int, count: int, run: Play, credentials: str) -> None:
             except ConnectionEnded:
                 poll.unregister(descriptor)
                 nodes.pop(descriptor).connection.close()
-        for node in nodes.values() if not ready else ():
-            node.report()
-            _flush(poll, node)
+        report_at = _report(poll, nodes, report_at)
+
+
+def _report(poll: select.epoll, nodes: dict[int, _Node], due: float) -> float:
+    """Have all nodes report, if that is due; return when it is due next."""
+    if time.monotonic() < due:
+        return due
+    for node in nodes.values():
+        node.report()
+        _flush(poll, node)
+    return time.monotonic() + TURN_S
 
 
 def _flush(poll: select.epoll, node: _Node) -> None:

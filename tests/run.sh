@@ -24,6 +24,11 @@ need fish fish
 need tmux tmux
 need rclone rclone
 need fusermount3 fuse3
+need chromium chromium
+need slurmctld slurmctld
+need slurmd slurmd
+need srun slurm-client
+need munged munge
 compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || missing+=(postgresql)
 # The container engines of tests/engines.py are only unpacked. These are the libraries that they need.
 need_library() { ldconfig -p | grep -qF "$1" || missing+=("$2"); }

@@ -15,6 +15,8 @@ from mesh.engine.credentials import make_credentials
 from tests.conftest import Home
 from tests.switched_client import LOOPBACK
 
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # of hosts, as sshd has it
+
 
 @dataclass
 class SwitchedHome(Home):
@@ -81,6 +83,6 @@ class Switchboard:
                 [self._python, "-I", "-S", str(self._zip), *words],
                 stdin=key,
                 stdout=subprocess.PIPE,
-                env={**os.environ, **environ},
+                env={**os.environ, "PATH": PATH, **environ},
                 start_new_session=True,
             )

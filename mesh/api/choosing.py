@@ -6,7 +6,9 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -20,6 +22,7 @@ from mesh.config.places import clusters_path
 from mesh.config.project import Project, load_project
 from mesh.config.selectors import HOST_LIST, Part, join, listed, parse, pick, select_hosts
 from mesh.config.settings import Client, Options, chosen_default, kept, patient, run_spec
+from mesh.config.slurm import overridden
 from mesh.config.variables import secret_names
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UnknownCluster, UsageError
@@ -30,6 +33,7 @@ from mesh.hosts.interfaces import Purpose
 NOT_NAMED = UsageError(
     "no cluster was named", hint="`mesh clusters` lists them; `default: NAME` in mesh.yaml or MESH_CLUSTER names one"
 )
+DEFAULTS = Options()
 CLUSTERS_NAMED = 3  # in one message
 LEASE_ON_A_TERMINAL_S = 900.0  # a laptop may be closed for a while
 
@@ -42,19 +46,21 @@ def choose_cluster(
     is_quiet: show no progress of hosts that are made
     Raises UsageError, and MeshError if the hosts of a cluster cannot be found.
     """
-    found = patient(selected(selector, clusters_file, purpose, is_quiet=is_quiet), options, os.environ)
-    return select_hosts(found, options)
+    chosen = selected(selector, clusters_file, purpose, options, is_quiet=is_quiet)
+    return select_hosts(patient(chosen, options, os.environ), options)
 
 
-def selected(selector: str, clusters_file: str, purpose: Purpose, *, is_quiet: bool = False) -> Cluster:
+def selected(
+    selector: str, clusters_file: str, purpose: Purpose, options: Options = DEFAULTS, *, is_quiet: bool = False
+) -> Cluster:
     """Return the hosts that a selector names as one cluster; "" is the default one. Raises as ``choose_cluster``."""
     place = ""
     if not selector:
         selector, place = default_cluster()
     file = cluster_file(clusters_file)
     try:
-        found = [_hosts_of(part, selector, file, purpose, is_quiet=is_quiet) for part in _parts(selector, file)]
-        return join(selector, found)
+        find = partial(_found, purpose, options, is_quiet=is_quiet)
+        return join(selector, [_hosts_of(part, selector, file, find) for part in _parts(selector, file)])
     except UnknownCluster as error:
         if place:
             raise UnknownCluster(f"{place}: {error}", hint=error.hint) from error
@@ -98,14 +104,19 @@ def _parts(selector: str, file: ClusterFile) -> tuple[Part, ...]:
     return parse(selector, lambda name: is_cluster(name, file))
 
 
-def _hosts_of(part: Part, selector: str, file: ClusterFile, purpose: Purpose, *, is_quiet: bool) -> Cluster:
+def _found(purpose: Purpose, options: Options, cluster: Cluster, *, is_quiet: bool) -> Cluster:
+    """Return a cluster with its hosts, by the request that options change."""
+    return find_hosts(overridden(cluster, options.nodes, options.slurm), purpose, is_quiet=is_quiet)
+
+
+def _hosts_of(part: Part, selector: str, file: ClusterFile, find: Callable[[Cluster], Cluster]) -> Cluster:
     if not part.cluster:
         return kept(listed(part.hosts), os.environ)
     try:
         named = kept(find_cluster(part.cluster, file), os.environ)
     except UnknownCluster as error:
         raise _host_meant(part.cluster, file) or error from None
-    return pick(find_hosts(named, purpose, is_quiet=is_quiet), part, selector)
+    return pick(find(named), part, selector)
 
 
 def _host_meant(name: str, file: ClusterFile) -> UnknownCluster | None:
@@ -155,6 +166,18 @@ def masked(text: str, env_files: Sequence[str] = ()) -> str:
 def make_spec(project: Project, options: Options, command: Sequence[str]) -> RunSpec:
     """Return a new run, with the rules of ``mesh run``."""
     return run_spec(project, options, command, new_run_id(), new_client())
+
+
+def check_time(cluster: Cluster, spec: RunSpec) -> None:
+    """Raise UsageError if the time limit of a run is behind the end of its allocation."""
+    end, limit = cluster.allocation.end, spec.rules.timeout
+    left = end - time.time()
+    if end and limit > left:
+        job, at = cluster.allocation.job, time.strftime("%b %d %H:%M", time.localtime(end))
+        raise UsageError(
+            f"--timeout: Slurm ends job {job} of {cluster.name} at {at}, in {max(0.0, left):.0f} s, before {limit:g} s",
+            hint=f"mesh run --timeout {max(1.0, left - 60.0):.0f} ..., or a longer `time:` below slurm:",
+        )
 
 
 def new_client() -> Client:

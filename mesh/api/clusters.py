@@ -18,6 +18,7 @@ from mesh.app.owner import user_name
 from mesh.config.clusters import LOCAL, find_cluster
 from mesh.config.jobname import BUILT_IN, built_in
 from mesh.config.podspec import MadePods
+from mesh.config.slurm import MadeAllocation
 from mesh.config.tpusource import TpuMade
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
@@ -25,7 +26,7 @@ from mesh.hosts.interfaces import Purpose
 from mesh.hosts.sources import source_of
 
 Notify = Callable[[str], None]
-UP_S = 8 * 3600.0  # that pods stay by default
+UP_S = 8 * 3600.0  # that pods and allocations stay by default
 
 
 class ClusterLine(Struct, frozen=True, kw_only=True):
@@ -109,12 +110,12 @@ def up(
     seconds: float | None = None,
     adopts: bool = False,
 ) -> Cluster:
-    """Make the hosts of a cluster whose ``tpu:`` has ``accelerator:`` or whose ``kubernetes:`` has ``image:``.
+    """Make the hosts of a cluster by ``tpu:`` with ``accelerator:``, ``kubernetes:`` with ``image:``, or ``slurm:``.
 
     Return it with them. They stay until ``down``, also after this process.
 
     notify: gets a line for each change of their state
-    seconds: that pods stay (8 h); adopts: take over pods that this user has made on another machine
+    seconds: that pods or an allocation stay (8 h); adopts: take over pods that this user has made on another machine
     Raises UsageError if mesh does not make the hosts of the cluster, and MeshError.
     """
     found = _made(cluster, clusters_file)
@@ -122,6 +123,10 @@ def up(
         from mesh.api.podhold import up_pods
 
         return up_pods(found, notify, UP_S if seconds is None else seconds, adopts=adopts)
+    if isinstance(found.source, MadeAllocation):
+        from mesh.api.slurmhold import up_allocation
+
+        return up_allocation(found, notify, UP_S if seconds is None else seconds)
     from mesh.api.holding import hold_up
 
     return hold_up(found, notify)
@@ -144,6 +149,10 @@ def down(cluster: str, clusters_file: str = "", *, is_forced: bool = False, noti
         from mesh.api.podhold import down_pods
 
         return down_pods(found, notify, is_forced=is_forced)
+    if isinstance(found.source, MadeAllocation):
+        from mesh.api.slurmhold import down_allocation
+
+        return down_allocation(found, notify, is_forced=is_forced)
     from mesh.api.holding import hold_down
 
     return hold_down(found, notify, is_forced=is_forced)
@@ -153,7 +162,7 @@ def _made(name: str, clusters_file: str) -> Cluster:
     if not name:
         raise NOT_NAMED
     cluster = find_cluster(name, cluster_file(clusters_file))
-    if not isinstance(cluster.source, TpuMade | MadePods):
+    if not isinstance(cluster.source, TpuMade | MadePods | MadeAllocation):
         origin = source_of(cluster).origin(cluster)
         raise UsageError(f"{name}: mesh neither makes nor deletes its hosts: they {origin}")
     return cluster

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from mesh.api.choosing import (
     check_name,
+    check_time,
     choose_cluster,
     make_spec,
     project_here,
@@ -115,6 +116,7 @@ def _run_spec(
     check_name(options.name, clusters_file)
     check_workspace(project, Path.home())
     spec, found = _with_roles(make_spec(project, options, _words(command, options)), found, options)
+    check_time(found, spec)
     with_lock = carrier_of(found).locks
     return found, replace(spec, lock=with_lock and not spec.share, claim=with_lock)
 
@@ -165,6 +167,7 @@ def _exec_spec(
     found = choose_cluster(cluster, options, clusters_file, is_quiet=is_quiet)
     check_name(options.name, clusters_file)
     spec = make_spec(project_here(), options, _words(command, options))
+    check_time(found, spec)
     spec = replace(spec, project=found.workspace or spec.project)
     # A detached run needs all its hosts, as their agents end it together.
     skips = spec.rules.keep_going and not spec.detach

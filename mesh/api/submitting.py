@@ -46,6 +46,7 @@ from mesh.workspace.snapshot import TREES
 
 ARRAY_MEMBERS_MAX = 100_000
 SSH_PORT = 22
+NOT_FOR_JOBS = {"pods": "pods of Kubernetes", "slurm": "an allocation of Slurm"}  # by backend
 SUBMIT_USAGE = "mesh job submit FILE, or mesh job submit --cluster POD -- COMMAND"
 _ARRAY = re.compile(r"([0-9,-]+)(?:%([0-9]+))?")
 
@@ -189,9 +190,9 @@ def _cluster(found: JobFile, clusters_file: str) -> Cluster:
     selector = found.spec.machines.cluster
     try:
         for one in named_clusters(selector, clusters_file):
-            if one.backend == "pods":
+            if one.backend in NOT_FOR_JOBS:
                 raise UsageError(
-                    f"{one.name}: a job cannot use pods of Kubernetes", hint=f"mesh run -d {one.name} COMMAND"
+                    f"{one.name}: a job cannot use {NOT_FOR_JOBS[one.backend]}", hint=f"mesh run -d {one.name} COMMAND"
                 )
         return choose_cluster(selector, Options(), clusters_file, purpose=Purpose.LIST)
     except UsageError as error:

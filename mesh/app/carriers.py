@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import UsageError
-from mesh.core.events import POD_STEPS, SSH_STEPS
+from mesh.core.events import POD_STEPS, SLURM_STEPS, SSH_STEPS
 from mesh.core.findings import Finding
 from mesh.core.prefix import filled
 
@@ -154,7 +154,29 @@ def _pods_described(cluster: Cluster, host: Host) -> str:
     return f"{place.kubectl('exec')} {host.name}{container}"
 
 
+# ---- slurm
+
+
+def _open_slurm(cluster: Cluster, means: Means) -> Backend:
+    from mesh.backends.slurm.backend import SlurmBackend
+
+    return SlurmBackend(cluster, means.environ)
+
+
+def _slurm_shell(cluster: Cluster, host: Host, words: Sequence[str]) -> list[str]:
+    from mesh.backends.slurm.backend import shell_argv
+
+    return shell_argv(cluster, host, words)
+
+
+def _slurm_described(cluster: Cluster, host: Host) -> str:
+    from mesh.backends.slurm.backend import described
+
+    return described(cluster, host)
+
+
 PODS_HINT = "allow TCP between these pods: a NetworkPolicy may forbid it (kubectl get networkpolicy)"
+SLURM_HINT = "allow TCP between these nodes, on all ports or on those of `ports:` in cluster.yaml"
 SHM_HINT = "`shm: 16Gi` below kubernetes: in cluster.yaml; other pods: an emptyDir with `medium: Memory` at /dev/shm"
 NETWORK_HINT = "give the hosts a network in common, or name an address that they reach by internal_ip: in cluster.yaml"
 
@@ -182,6 +204,13 @@ CARRIERS: Mapping[str, Carrier] = {
         describe=_pods_described,
         hints=dict.fromkeys(("silent", "refused", "unresolved"), PODS_HINT),
         shm_hint=SHM_HINT,
+    ),
+    "slurm": Carrier(
+        open=_open_slurm,
+        steps=SLURM_STEPS,
+        shell=_slurm_shell,
+        describe=_slurm_described,
+        hints=dict.fromkeys(("silent", "refused", "unresolved"), SLURM_HINT),
     ),
     "local": Carrier(open=_open_command, descriptors=2, locks=False, steps=("reach", "python")),
 }

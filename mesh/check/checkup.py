@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from mesh.check import comparing, reaching
 from mesh.check.workers import Numbers
 from mesh.core.cluster import Placement
-from mesh.core.events import CONNECTING, POD_STEPS, SSH_STEPS, PrepareFailed
+from mesh.core.events import CONNECTING, POD_STEPS, SLURM_STEPS, SSH_STEPS, PrepareFailed
 from mesh.core.findings import NAMES, Finding, Verdict, failed, ok, unknown, warning
 from mesh.engine.inquiry import Inquiry, Questions
 from mesh.protocol import questions
@@ -24,7 +24,7 @@ LITTLE_MEMORY = 0.1  # of all
 LITTLE_SHM_BYTES = 256 << 20  # container runtimes give 64 MB
 CLOCK_OFF_S = 5.0  # mesh corrects the times that it shows; file times, certificates and tokens stay wrong
 STEPS = {
-    **dict(zip(POD_STEPS, POD_STEPS, strict=True)),
+    **{step: step for step in (*POD_STEPS, *SLURM_STEPS)},
     "reach": "reachable",
     "host-key": "host key",
     "login": "login",

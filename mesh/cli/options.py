@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from operator import add, or_
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from mesh.cli import jobmanoptions, joboptions, otheroptions, taskoptions
+from mesh.cli import jobmanoptions, joboptions, otheroptions, pageoptions, taskoptions
 from mesh.cli.option import (
     COMMAND,
     DIAGNOSIS,
@@ -43,6 +43,7 @@ from mesh.config.settings import (
     read_port,
     read_seconds,
 )
+from mesh.config.slurm import read_change, read_nodes
 from mesh.core.errors import UsageError
 from mesh.core.typed import Typed
 
@@ -102,6 +103,7 @@ SELECT = (
     "pull",
     "check",
     "ps",
+    "top",
     "clean",
 )  # commands that pick hosts of a cluster
 STARTS = ("run", "exec")
@@ -139,6 +141,19 @@ SHELL = text("shell", ("completion",), OTHER, "SHELL", "bash, zsh or fish", is_p
 PICK_HOSTS = text("hosts", SELECT, HOSTS, "HOSTS", "only these: names or ranges, as 'tpu-0,tpu-[4-7]'", field="hosts")
 PICK_RANKS = text("ranks", SELECT, HOSTS, "RANKS", "only the hosts with these numbers: 0-3,6", field="ranks")
 EXCLUDE = text("exclude", SELECT, HOSTS, "HOSTS", "not these: names, ranges or numbers", field="exclude")
+
+NODES = Option("nodes", ("run",), HOSTS, "N", "nodes of the Slurm allocation", read_nodes, 0, field="nodes")
+SLURM: Option[Mapping[str, str]] = Option(
+    "slurm",
+    ("run",),
+    HOSTS,
+    "KEY=VALUE",
+    "another value of slurm: in cluster.yaml; repeatable",
+    read_change,
+    {},
+    joined=or_,
+    field="slurm",
+)
 
 CONNECT_TIMEOUT = seconds(
     "connect-timeout", (*SELECT, "stop", "config"), "to connect (default: 10), and to start the agent (20)", group=HOSTS
@@ -242,9 +257,8 @@ QUIET = switch("quiet", NARRATES, OUTPUT, "show output and errors alone", short=
 VERBOSE = switch("verbose", NARRATES, OUTPUT, "show each step of all hosts with its time", short="-v")
 JSON = switch("json", (*STARTS, "setup", "push", "pull", "attach", "mad"), OUTPUT, "print events as JSON lines")
 JSON_LIST = switch(
-    "json", ("check", "ps", "clean", "clusters", "stacks", "config"), OUTPUT, "print what was found as JSON"
+    "json", ("check", "ps", "top", "clean", "clusters", "stacks", "config"), OUTPUT, "print what was found as JSON"
 )
-JSON_DIFF = switch("json", ("diff",), OUTPUT, "print the differences as one JSON object")
 JSON_RUNS = switch("json", ("runs",), OUTPUT, "print each run as one JSON object, as in run.json")
 
 GRACE = seconds("grace", (*WITH_PROMPT, "setup", "stop", "restart", "config"), "from SIGTERM to SIGKILL (default: 10)")
@@ -273,7 +287,7 @@ WATCH = switch("watch", ("push",), FILES, "push again whenever a file changes, u
 INTO = text("into", ("pull",), FILES, "DIR", "PATH of the first host is DIR/rank-0000/PATH (default: pulled)")
 FORCE = switch("force", ("setup",), COMMAND, "run also the commands that `unless` would skip, and modules in place")
 UP_FOR: Option[float | None] = Option(
-    "for", ("up",), OTHER, "TIME", "how long pods stay: 30m, 2d (default: 8h)", read_seconds, None
+    "for", ("up",), OTHER, "TIME", "how long pods or nodes stay: 30m, 2d (default: 8h)", read_seconds, None
 )
 POD = text("pod", ("pods show",), HOSTS, "HOST", "one pod, by its name or number", is_place=True)
 EXISTING = switch("existing", ("pods role",), OTHER, "only the rights for pods that mesh does not make")
@@ -374,7 +388,7 @@ CLUSTERS = text(
 
 # All options in the order of this module, which is that of the help.
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]
-TABLE += [*otheroptions.TABLE, *joboptions.TABLE, *taskoptions.TABLE, *jobmanoptions.TABLE]
+TABLE += [*otheroptions.TABLE, *pageoptions.TABLE, *joboptions.TABLE, *taskoptions.TABLE, *jobmanoptions.TABLE]
 
 
 def options_of(command: str) -> list[AnyOption]:

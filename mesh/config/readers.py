@@ -7,7 +7,7 @@ from typing import Protocol
 
 from yaml.nodes import Node
 
-from mesh.config import jobname, kubernetes, tpusource
+from mesh.config import jobname, kubernetes, slurm, tpusource
 from mesh.config.yamlfile import Problems
 from mesh.core.cluster import Host, Source
 
@@ -30,7 +30,7 @@ class SourceReader(BuiltInReader, Protocol):
     def read(self, cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, problems: Problems) -> Source: ...
 
 
-SOURCE_READERS: Sequence[SourceReader] = (tpusource, kubernetes)
+SOURCE_READERS: Sequence[SourceReader] = (tpusource, kubernetes, slurm)
 BUILT_IN_READERS: Sequence[BuiltInReader] = (*SOURCE_READERS, jobname)
-RESERVED = (LOCAL, jobname.WORD, kubernetes.WORD, "slurm", tpusource.KEY)  # names that no cluster of a file may have
+RESERVED = (LOCAL, jobname.WORD, kubernetes.WORD, slurm.WORD, tpusource.KEY)  # names that no cluster of a file may have
 BEGINNINGS = (f"{LOCAL}:", *(reader.BUILT_IN for reader in BUILT_IN_READERS))  # nor names that begin so

@@ -19,6 +19,7 @@ from mesh.config import (
     programpart,
     project,
     readers,
+    slurm,
     tpu,
     tpuspec,
     ways,
@@ -281,6 +282,31 @@ def made_pods_schema() -> Schema:
     return keyed(podspec.MADE_KEYS, shapes, ["image"])
 
 
+def slurm_schema() -> Schema:
+    """Return the shape of ``slurm:`` of a cluster."""
+    span: Schema = {"type": ["string", "number"]}
+    shapes: dict[str, Schema] = {
+        "nodes": about("how many nodes", any_of({"type": "integer", "minimum": 1}, matching("[0-9]+"))),
+        "cpus_per_task": about("as sbatch has it", any_of({"type": "integer", "minimum": 1}, matching("[0-9]+"))),
+        "gpus_per_node": about("a number, as 8 or a100:8", any_of(SCALAR, matching(slurm.GPUS.pattern))),
+        "mem": about("memory of each node, as 64G", any_of(SCALAR, matching(slurm.MEMORY.pattern))),
+        "time": about("the limit: 30 (minutes), 2:00:00 or 1-12:00:00", SCALAR),
+        "comment": about("your comment, behind mesh's own", SCALAR),
+        "exclusive": about("no other job on these nodes", FLAG),
+        "extra": about("words for sbatch", texts()),
+        "hold": about("how long an idle allocation waits for the next command (10m)", span),
+        "start_timeout": about("time to begin; else it is cancelled (1h)", span),
+        "warn": about("a signal for every rank before the end, as SIGUSR1 60s", TEXT),
+        "jobid": about("an allocation that is there, as 12345", SCALAR),
+        **{key: about("as sbatch has it", SCALAR) for key in slurm.TEXTS},
+    }
+    made = keyed(slurm.MADE_KEYS, shapes)
+    return any_of(
+        {**made, "anyOf": [{"required": ["nodes"]}, {"required": ["nodelist"]}]},
+        keyed(slurm.EXISTING_KEYS, shapes, ["jobid"]),
+    )
+
+
 def cluster_shapes() -> dict[str, Schema]:
     """Return the shape of each key of a cluster."""
     hosts = about("rank 0 first: names, addresses, user@host:port, ranges as tpu-[0-3]", items(host_schema(), least=1))
@@ -303,6 +329,7 @@ def cluster_shapes() -> dict[str, Schema]:
         ports.KEY: about("TCP ports of the nodes of programs, as 40000-40100", matching(ports.RANGE.pattern)),
         tpu.KEY: about("hosts of a Cloud TPU, by its name", tpu_schema()),
         kubernetes.KEY: about("pods of Kubernetes", kubernetes_schema()),
+        slurm.KEY: about("nodes of an allocation of Slurm", slurm_schema()),
         "keep": about("seconds that connections wait for the next command", {**SECONDS, "maximum": int(LONGEST_KEEP)}),
         "backend": about("how hosts are reached (ssh)", backends),
         "command": about("the words that reach a host, as [docker, exec, -i, '{name}']", items(TEXT, least=1)),
@@ -314,7 +341,7 @@ def cluster_schema() -> Schema:
     is_command: Schema = {"properties": {"backend": {"const": ways.COMMAND}}, "required": ["backend"]}
     return {
         **keyed(clusters.CLUSTER_KEYS, cluster_shapes()),
-        "oneOf": [{"required": [key]} for key in ("hosts", "slices", tpu.KEY, kubernetes.KEY)],
+        "oneOf": [{"required": [key]} for key in ("hosts", "slices", tpu.KEY, kubernetes.KEY, slurm.KEY)],
         "if": is_command,
         "then": {"required": ["command"]},
         "else": {"not": {"required": ["command"]}},

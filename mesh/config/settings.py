@@ -53,6 +53,8 @@ class Options(RuleOptions, frozen=True, kw_only=True):
     hosts: str = ""  # only these: names or ranges, as "tpu-0,tpu-[4-7]"; "": all
     ranks: str = ""  # only the hosts with these numbers, as "0-3,6"; "": all
     exclude: str = ""  # not these: names, ranges or numbers
+    nodes: int = 0  # of an allocation that mesh asks for; 0: as cluster.yaml has it
+    slurm: Mapping[str, str] = field(default_factory=dict)  # other values of its ``slurm:``, by their keys
     roles: tuple[Role, ...] = ()  # commands by hosts, in place of one command for all
     nproc: int = 1  # ranks on each host, 1 .. 1024; AUTO: as many as it has GPUs
     launcher: str = ""  # the value of a Launch, which starts them; "": mesh itself

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 from yaml.nodes import Node
 
-from mesh.config import kubernetes, yamlfile
+from mesh.config import kubernetes, slurm, yamlfile
 from mesh.config.yamlfile import Problems
 from mesh.core.cluster import Host
 from mesh.core.prefix import PLACEHOLDERS, placeholders
@@ -32,6 +32,8 @@ def read(keys: Mapping[str, tuple[Node, Node]], name: str, problems: Problems) -
     """Read both keys of a cluster, and refuse the keys that they leave without a meaning."""
     if kubernetes.KEY in keys:  # whose reader refuses what has no meaning beside it
         return Way(backend=kubernetes.BACKEND)
+    if slurm.KEY in keys:
+        return Way(backend=slurm.BACKEND)
     backend = yamlfile.text(keys["backend"][1], f"{name}.backend", problems, EXPECTED) if "backend" in keys else SSH
     if backend not in (SSH, COMMAND):
         if backend:

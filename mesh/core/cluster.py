@@ -60,6 +60,15 @@ class PodPlace(Struct, frozen=True, kw_only=True):
         )
 
 
+class AllocationPlace(Struct, frozen=True, kw_only=True):
+    """The allocation whose nodes are the hosts of a cluster, with backend "slurm"."""
+
+    job: str = ""  # its number
+    record: str = ""  # the name of its record here, which has the key of its switchboard
+    end: float = 0.0  # seconds since the epoch when its time is up; 0: unlimited
+    login: Host | None = None  # where Slurm's commands are; None: on this machine
+
+
 class Source(Struct, frozen=True, kw_only=True):
     """A description of where hosts come from; only the source itself (``mesh.hosts``) reads it."""
 
@@ -74,6 +83,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     backend: str = "ssh"  # a key of app.carriers.CARRIERS
     command: tuple[str, ...] = ()  # with backend "command": the words before the agent's, see core/prefix.py
     pods: PodPlace = PodPlace()  # with backend "pods"
+    allocation: AllocationPlace = AllocationPlace()  # with backend "slurm"
     gateway: str = ""  # [user@]host[:port] that every connection goes through; "": ssh_config decides
     python: str = "python3"  # the interpreter that runs the agent on the hosts
     remote_dir: str = DEFAULT_REMOTE_DIR  # mesh's directory on a host; ~ is the host's

@@ -18,9 +18,10 @@ from mesh.core.hoststacks import HostStacks
 from mesh.core.wants import Want
 
 SSH_STEPS = ("reach", "host-key", "login", "python")
+SLURM_STEPS = ("slurm", "schedule", "switchboard", "python")
 POD_STEPS = ("api", "rights", "admission", "schedule", "image", "python")
 # The steps on the way to an agent, of all backends: a host that fails in one of them has no agent.
-CONNECTING = (*SSH_STEPS[:-1], *POD_STEPS)
+CONNECTING = tuple(dict.fromkeys((*SSH_STEPS[:-1], *SLURM_STEPS[:-1], *POD_STEPS)))
 UNCHANGED = "its inputs have not changed"
 OOM_NEAR = "the kernel has killed a process there for lack of memory"
 

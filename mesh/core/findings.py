@@ -36,7 +36,8 @@ Findings = Mapping[int, list[Finding]]  # by node
 
 # In their order in output; the last two only if they are asked for.
 NAMES = (
-    *("reachable", "host key", "login", "api", "rights", "admission", "schedule", "image", "python3"),
+    *("reachable", "host key", "login", "api", "rights", "admission", "slurm", "schedule"),
+    *("switchboard", "image", "python3"),
     *("bash", "home", "disk", "memory", "shm", "clock", "name", "lock", "users"),
     *("modules", "worker", "devices", "logout", "versions", "network", "master port", "path", "program"),
 )

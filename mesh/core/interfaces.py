@@ -101,6 +101,14 @@ class Backend(Protocol):
         """Give up what is still opening, end every channel and connection. From any thread; may be called twice."""
 
 
+@runtime_checkable
+class Announces(Protocol):
+    """A backend whose scheduler may end hosts, and has the reason."""
+
+    def ending(self, node: int) -> str:
+        """Return why the scheduler is ending a host; "" if it is not. Blocks at most some seconds."""
+
+
 class Sink(Protocol):
     """A reader of events. Called from one thread, in order."""
 

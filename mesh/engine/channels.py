@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from mesh.core.errors import HostUnreachable
-from mesh.core.events import AsksPassword, Cleared, Ended, PrepareFailed, Stopped, WantsPassword
-from mesh.core.interfaces import Channel
+from mesh.core.events import AsksPassword, Cleared, Ended, Event, PrepareFailed, Stopped, WantsPassword
+from mesh.core.interfaces import Announces, Channel
 from mesh.core.nodes import ProgramStopped
 from mesh.core.text import one_line
+from mesh.engine.announced import with_reasons
 from mesh.engine.courier import NEAR_S
 from mesh.engine.inbox import Inbox
 from mesh.engine.receiver import Receiver
@@ -124,7 +125,7 @@ class Channels:
         else:
             session.begin(begin)
         try:
-            for event in session.events():
+            for event in self._events(session):
                 if isinstance(event, Ended | Cleared | Stopped | ProgramStopped):
                     self._inbox.post_urgent(event)
                 else:
@@ -132,6 +133,13 @@ class Channels:
         finally:
             if receiver:
                 receiver.close()
+
+    def _events(self, session: Session) -> Iterable[Event]:
+        """Return the events of a host, with the reasons of its scheduler if it has one."""
+        backend = self._run.backend
+        if isinstance(backend, Announces):
+            return with_reasons(session.events(), partial(backend.ending, session.node))
+        return session.events()
 
     def _receiver(self, node: int, session: Session) -> Receiver | None:
         """Return the receiver of files that are pulled from a host, or None if none are."""

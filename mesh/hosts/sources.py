@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from mesh.config.jobname import JobId
 from mesh.config.kubernetes import Pods
 from mesh.config.podspec import MadePods
+from mesh.config.slurm import Allocation, MadeAllocation
 from mesh.config.tpu import TpuName
 from mesh.config.tpusource import TpuMade
 from mesh.core.cluster import Cluster, Source
@@ -48,6 +49,18 @@ def _made_pods() -> HostSource:
     return MadePodSource()
 
 
+def _allocation() -> HostSource:
+    from mesh.hosts.slurm.there import AllocationSource
+
+    return AllocationSource()
+
+
+def _made_allocation() -> HostSource:
+    from mesh.hosts.slurm.made import MadeAllocationSource
+
+    return MadeAllocationSource()
+
+
 SOURCES: Mapping[type[Source | None], Callable[[], HostSource]] = {
     type(None): FileSource,
     TpuName: _tpu,
@@ -55,6 +68,8 @@ SOURCES: Mapping[type[Source | None], Callable[[], HostSource]] = {
     JobId: _job,
     Pods: _pods,
     MadePods: _made_pods,
+    Allocation: _allocation,
+    MadeAllocation: _made_allocation,
 }
 
 

@@ -143,6 +143,17 @@ def test_a_reader_and_a_program_that_take_nothing_hold_up_nobody_else(board: Swi
     sender.join()
 
 
+def test_the_last_words_of_a_client_arrive_though_it_reads_nothing(board: Switchboard, tmp_path: Path) -> None:
+    script = f'yes & read word; kill $!; echo "$word" >{tmp_path}/$$; exec sleep 0'
+    backend, channels = opened(board, "sh", "-c", script)
+    for channel in channels:
+        assert channel.receive()  # the output flows
+        channel.send(b"bye\n")
+        channel.close(leave=True)
+    backend.close()
+    assert eventually(lambda: [path.read_text() for path in tmp_path.glob("[0-9]*")] == ["bye\n", "bye\n"])
+
+
 def test_the_end_of_a_program_comes_with_its_status_and_stderr(board: Switchboard) -> None:
     backend, (first, second) = opened(board, "sh", "-c", "echo last; echo why >&2; exit 7")
     for channel in (first, second):

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 import yaml
 
-from mesh.config import clusters, kubernetes, notify, programpart, project, schema, tpu
+from mesh.config import clusters, kubernetes, notify, programpart, project, schema, slurm, tpu
 from mesh.config.clusters import load_clusters
 from mesh.config.project import load_project
 from mesh.config.templates import TEMPLATES
@@ -176,6 +176,7 @@ VALUES = (
     ),
     *("[]", "[a]", "[a, 1]", "[null]", "['']", "[/dev/x]", "[{run: x}]", "[{run: x, sudo: true, unless: y}]"),
     *("[{run: x, inputs: [a]}]", "[{run: x, inputs: []}]", "[{unless: x}]", "[{host: a, port: 22, user: u}]"),
+    *("{nodes: 4}", "{nodes: '4', time: 2:00:00, exclusive: true, extra: [--x], hold: 5s}", "{jobid: 12, hold: 0}"),
     *("{selector: app=x}", "{selector: app=x, namespace: team, order: name}", "{selector: '', container: B}"),
     *("[{hosts: [a]}]", "{}", "{A: x}", "{A: 1, B: yes, C: 1.5, D: 2026-01-01}", "{1: x}", "{A: null}", "{A: [x]}"),
     *("10 GB", "500mb", "1.5 kB", "' 10 '", "10 XB", "strict", "accept-new", "ssh", "command", "me@host", "eth0"),
@@ -207,7 +208,7 @@ def test_no_value_that_the_reader_of_projects_takes_is_wrong_by_the_schema(key: 
 
 @pytest.mark.parametrize("key", clusters.CLUSTER_KEYS)
 def test_no_value_that_the_reader_of_clusters_takes_is_wrong_by_the_schema(key: str, tmp_path: Path) -> None:
-    listed = key in ("hosts", "slices", tpu.KEY, kubernetes.KEY)
+    listed = key in ("hosts", "slices", tpu.KEY, kubernetes.KEY, slurm.KEY)
     beside = [""] if listed else ["  hosts: [a]\n"]
     beside += [f"  hosts: [a]\n  {other}\n" for other in ("backend: command", "command: [x]") if key in other]
     texts = [f"pod:\n{more}  {key}: {value}\n" for more, value in product(beside, VALUES) if f"  {key}:" not in more]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -340,6 +341,36 @@ def test_texts_of_the_holder_reach_clients_and_nodes(join: Join, played: Played)
     node.send(frames.record(frames.BUSY, is_busy=False, is_ending=False))
     assert client.receive(frames.NOTICE)[2] == b"its time is up in 60 s"
     assert node.receive(frames.STOP)[2] == b"its time is up"
+
+
+def test_a_switchboard_takes_more_connections_than_its_first_limit_of_open_files(
+    tmp_path: Path, credentials: str
+) -> None:
+    path = tmp_path / "switchboard.zip"
+    path.write_bytes(pack())
+    program = [sys.executable, "-I", "-S", str(path), "board", "--address", LOOPBACK]
+    argv = ["sh", "-c", 'ulimit -S -n 20; exec "$@"', "sh", *program]
+    board = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert board.stdin is not None
+    assert board.stdout is not None
+    with board.stdin as stdin:
+        stdin.write(credentials.encode())
+    port = json.loads(board.stdout.readline())["port"]
+    ends = [End(port, credentials, "node", f"n{number}") for number in range(30)]
+    for end in ends:
+        with end:
+            end.receive(frames.WELCOME)
+    board.terminate()
+    board.wait()
+    board.stdout.close()
+
+
+def test_a_key_is_read_where_files_in_memory_cannot_be_had(
+    played: Played, credentials: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "memfd_create")  # as on a Mac
+    with End(played.port, credentials, "client") as end:
+        end.receive(frames.WELCOME)
 
 
 def test_a_port_of_the_range_is_taken_and_a_full_range_is_an_error(credentials: str) -> None:

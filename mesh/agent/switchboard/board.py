@@ -29,6 +29,7 @@ MAX_HANDSHAKES = 256  # at a time; more wait in the kernel
 SILENCE_LIMIT_S = 30.0  # a connection without a byte for so long is dead; longer than the agents' SILENCE_LIMIT_S
 BUSY_LIMIT_S = 30.0  # a node whose connection has ended counts as busy for so long
 LOOK_INTERVAL_S = 1.0  # between two looks at these limits
+LATE_LIMIT_S = 5.0  # a look that is later than this: the process was stopped, or has no processor
 FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 STREAM_KINDS = (frames.DATA, frames.TAKEN, frames.END)
 
@@ -43,6 +44,7 @@ class _Peer:
         self.streams: dict[int, tuple[_Peer, int]] = {}  # by number: the other connection, and the number there
         self.last_stream = 0  # that a node was sent
         self.is_writing = False  # the poll waits until it takes more
+        self.is_ending = False  # a node that has received SIGTERM
 
     def number(self) -> int:
         """Return a number for a new stream of a node."""
@@ -71,7 +73,7 @@ class Board:
         self._busy: dict[str, float] = {}  # nodes with something of mesh, and when they reported that last
         self._dirty: set[_Peer] = set()  # have something to send
         self._buffer = memoryview(bytearray(READ_BYTES))
-        self._look_at = 0.0
+        self._look_at = time.monotonic()
         self._idle_since: float | None = time.monotonic()
         self.on_ending: Callable[[str], object] = lambda name: None  # called when a node has received SIGTERM
 
@@ -79,7 +81,6 @@ class Board:
 
     def listen(self) -> int:
         """Open the port, and return it. Raises OSError if none can be had."""
-        _allow_descriptors()
         first, last = self._ports
         problem: OSError = OSError(errno.EADDRINUSE, f"no free port from {first} to {last}")
         for port in range(first, last + 1):
@@ -110,8 +111,10 @@ class Board:
                 self._accept(self._listener)
         now = time.monotonic()
         if now >= self._look_at:
+            was_stopped = now > self._look_at + LATE_LIMIT_S
             self._look_at = now + LOOK_INTERVAL_S
-            self._look(now)
+            if not was_stopped:  # else the others have not been silent: their bytes wait to be read
+                self._look(now)
         self._flush()
 
     def close(self) -> None:
@@ -177,6 +180,8 @@ class Board:
             except BlockingIOError:
                 break
             except OSError as error:
+                if error.errno == errno.EMFILE and _allow_descriptors():
+                    continue
                 if error.errno in FULL:  # until the next look, as the poll would return at once again
                     self._poll.unregister(listener.fileno())
                     self._accepts = False
@@ -320,7 +325,8 @@ class Board:
         else:
             self._busy.pop(peer.name, None)
         self._note_idle()
-        if report.get("is_ending"):
+        if report.get("is_ending") and not peer.is_ending:
+            peer.is_ending = True
             self.on_ending(peer.name)
 
     def _note_idle(self) -> None:
@@ -338,11 +344,14 @@ class Board:
             self._send(peer, frame)
 
 
-def _allow_descriptors() -> None:
-    """Raise this process's limit of open files as far as allowed: each connection needs one."""
+def _allow_descriptors() -> bool:
+    """Raise this process's limit of open files as far as allowed; return False if that was done before.
+
+    Not before it is needed: programs that are started from this process inherit the limit.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError):
-            pass
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        return False
+    return soft != hard

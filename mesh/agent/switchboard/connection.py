@@ -99,3 +99,15 @@ class Connection:
     def close(self) -> None:
         """Close the socket."""
         self.socket.close()
+
+    def finish(self, timeout: float) -> None:
+        """Close the socket once the other end has read everything, or after so many seconds."""
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+            self.socket.settimeout(timeout)
+            until = time.monotonic() + timeout
+            while self.socket.recv(READ_BYTES) and time.monotonic() < until:
+                pass
+        except OSError:
+            pass
+        self.socket.close()

@@ -63,7 +63,7 @@ class Node:
             if until < float("inf") and (self._board is None or not self._board.wants_to_write):
                 break
         if self._board is not None:
-            self._board.close()
+            self._board.finish(LAST_FRAMES_S)
         for stream in self._streams.values():
             stream.child.forget()
 

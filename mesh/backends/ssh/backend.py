@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import fabric
 import paramiko
@@ -27,6 +28,7 @@ from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.events import Event
 from mesh.core.interfaces import CLIENT_RETURN_S, Farewell, NoAgent, Opened
 
+T = TypeVar("T")
 CONNECT_TIMEOUT_S = 10.0  # for one try: TCP, banner, key exchange and login; then as much for the start of the command
 CONNECT_TRIES = 3
 PAUSES = (0.3, 1.0)  # seconds between tries, and up to as much again, so that hosts behind one gateway spread out
@@ -265,8 +267,28 @@ class SshBackend:
     def _connection(self, host: Host, shared: Shared) -> SshConnection:
         return SshConnection(host, shared=shared, gateway=host.proxy_command or self._gateway)
 
+    def use(self, node: int, begin: Callable[[SshConnection], T]) -> T:
+        """Connect to a host, if that was not done, and return what a function makes of the connection.
+
+        begin: may be called several times. Raises HostUnreachable.
+        """
+        try:
+            return self._use(self._hosts[node], self._connections[node], begin, self._tries)
+        except GivenUp as error:
+            raise HostUnreachable("given up") from error
+
     def _open(self, host: Host, connection: SshConnection, command: str, tries: int) -> SshChannel:
         """Connect, as often as it takes, and start the command. Raises HostUnreachable and GivenUp."""
+
+        def begin(connection: SshConnection) -> SshChannel:
+            channel = connection.transport.open_session(timeout=self._limits.connect_s)
+            start_within(channel, command, self._limits.connect_s)
+            return SshChannel(connection, channel)
+
+        return self._use(host, connection, begin, tries)
+
+    def _use(self, host: Host, connection: SshConnection, begin: Callable[[SshConnection], T], tries: int) -> T:
+        """Connect, as often as it takes, and begin something there. Raises HostUnreachable and GivenUp."""
         if not host.address:  # a run has had it once
             hint = "the host of the run must stand there under the name that it had"
             raise HostUnreachable(f"cluster {self._cluster.name!r} has no such host", hint=hint)
@@ -281,12 +303,11 @@ class SshBackend:
                     raise GivenUp
             try:
                 connection.open()
-                channel = connection.transport.open_session(timeout=self._limits.connect_s)
-                start_within(channel, command, self._limits.connect_s)
+                begun = begin(connection)
                 if self._given_up.is_set():  # ``close`` may have come before it
                     connection.close()
                     raise GivenUp
-                return SshChannel(connection, channel)
+                return begun
             except HostUnreachable as error:
                 text = f"cannot connect to {target(connection)}: {error}"
                 raise HostUnreachable(

@@ -39,7 +39,8 @@ class Line:
         self._why = "the connection to the switchboard ended"
         self._refusal = ""
         self._streams: dict[int, StreamChannel] = {}
-        self._last_stream = 0
+        self._last_stream = self._unanswered = 0  # pings
+        self._has_left = False  # a program that goes on
         self._nodes: set[str] = set()
         self._arrivals: list[tuple[Set[str], threading.Event]] = []  # who waits for nodes
         self._received_at = time.monotonic()
@@ -103,6 +104,9 @@ class Line:
         with self._changed:
             if self._is_welcome:
                 self._changed.wait_for(lambda: self._is_over or (self._is_sent and not self._out), FLUSH_TIMEOUT_S)
+            if self._is_welcome and self._has_left:  # the system drops what it has not sent if more is received
+                self._ping()
+                self._changed.wait_for(lambda: self._is_over or not self._unanswered, FLUSH_TIMEOUT_S)
         self._end("the client has closed it")
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -114,6 +118,7 @@ class Line:
                 self._out.put(frame, stream)
                 if frame[:1] == frames.END:
                     self._streams.pop(stream, None)
+                    self._has_left = True
                 self._changed.notify_all()
 
     def _end(self, why: str) -> None:
@@ -143,7 +148,7 @@ class Line:
                     now = time.monotonic()
                     if now >= ping_at:
                         ping_at = now + PING_INTERVAL_S
-                        self._out.put(frames.frame(frames.PING))
+                        self._ping()
                         if now - self._received_at > SILENCE_LIMIT_S:
                             break
                     self._shakes = self._is_sent = False
@@ -160,6 +165,11 @@ class Line:
             self._end(str(error))
         else:
             self._end(f"no answer for {SILENCE_LIMIT_S:g} s")
+
+    def _ping(self) -> None:
+        self._unanswered += 1
+        self._out.put(frames.frame(frames.PING))
+        self._changed.notify_all()
 
     def _has_to_write(self) -> bool:
         return self._is_over or self._shakes or bool(self._is_open and self._out)
@@ -217,6 +227,8 @@ class Line:
                 self._is_welcome = True
                 names = frames.read_record(data).get("nodes")
                 self._nodes = {str(name) for name in names} if isinstance(names, list) else set()
+            elif kind == frames.PONG:
+                self._unanswered -= 1
             elif kind == frames.REFUSED:
                 self._refusal = data.decode("utf-8", "replace")
             elif kind == frames.NODE:

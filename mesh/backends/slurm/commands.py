@@ -1,0 +1,211 @@
+"""Slurm's commands: what they are asked, and what their answers mean. The parts without a Login are pure."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from mesh.backends.slurm.login import NOT_FOUND_STATUS, Done, Login
+from mesh.core.errors import MeshError
+from mesh.core.text import last_line, one_line
+
+# The comment is last, because it may hold the separator.
+FIELDS = ("%i", "%T", "%r", "%S", "%e", "%N", "%B", "%k")
+SEPARATOR = "|"
+EPOCH = ("env", "SLURM_TIME_FORMAT=%s")  # the login node may be in another time zone
+MARK = "mesh"  # begins the comment of a job that has a switchboard
+WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+LIVING = ("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING")
+CONTROLLER_AWAY = ("Unable to contact slurm controller", "Socket timed out", "Connection refused")
+NO_JOB = ("Invalid job id",)
+ENDS = {
+    "CANCELLED": "it was cancelled",
+    "TIMEOUT": "its time is up",
+    "DEADLINE": "its deadline is over",
+    "PREEMPTED": "it was preempted",
+    "NODE_FAIL": "one of its nodes has failed",
+    "BOOT_FAIL": "one of its nodes did not boot",
+    "OUT_OF_MEMORY": "it was out of memory",
+    "FAILED": "its holder has failed",
+    "COMPLETED": "it has ended",
+    "REVOKED": "another cluster has taken it",
+}
+REASONS = {
+    "Priority": "jobs of a higher priority are first",
+    "Resources": "it waits for nodes to be free",
+    "BeginTime": "its time to begin has not come",
+    "Dependency": "it waits for another job",
+    "JobHeldUser": "its user holds it",
+    "JobHeldAdmin": "an administrator holds it",
+    "Reservation": "it waits for its reservation",
+    "ReqNodeNotAvail": "a node that it needs is not available",
+    "PartitionDown": "its partition is down",
+    "PartitionInactive": "its partition takes no jobs",
+    "PartitionNodeLimit": "it asks for more nodes than its partition allows",
+    "PartitionTimeLimit": "it asks for more time than its partition allows",
+    "Licenses": "it waits for licenses",
+    "AssocGrpNodeLimit": "its account uses all nodes that it may have",
+    "QOSMaxJobsPerUserLimit": "its user runs as many jobs as the QOS allows",
+}
+NEVER = ("BadConstraints", "PartitionNodeLimit", "PartitionTimeLimit", "AccountNotAllowed", "QOSNotAllowed")
+_FIELD = re.compile(r"(?:^|\s)(\w+)=(.*?)(?=\s+[A-Za-z][\w/:]*=|\s*$)", re.MULTILINE)
+
+
+class NoSlurm(MeshError):
+    """Slurm's commands are not there, or its controller does not answer."""
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """A job as squeue shows it."""
+
+    job: str
+    state: str  # as "PENDING" and "RUNNING"
+    reason: str = ""  # of Slurm, why it waits
+    start: float = 0.0  # Slurm's estimate, seconds since the epoch; 0: none
+    end: float = 0.0  # seconds since the epoch; 0: unlimited, or it has not begun
+    nodes: str = ""  # a host list
+    batch_host: str = ""
+    comment: str = ""
+
+    @property
+    def address(self) -> str:
+        """Return HOST:PORT of its switchboard; "" while there is none.
+
+        >>> Job(job="1", state="RUNNING", comment="mesh 10.0.0.1:4711 mine").address
+        '10.0.0.1:4711'
+        """
+        words = self.comment.split()
+        return words[1] if len(words) > 1 and words[0] == MARK and ":" in words[1] else ""
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.state in WAITING
+
+    @property
+    def is_living(self) -> bool:
+        return self.state in LIVING
+
+
+def ask(login: Login, argv: Sequence[str], data: bytes = b"") -> Done:
+    """Run a command of Slurm. Raises NoSlurm, and MeshError if the login node is not reached."""
+    done = login.run(argv, data)
+    program = next(word for word in argv if word != "env" and "=" not in word)
+    if done.status == NOT_FOUND_STATUS:
+        where = f"on {login.name}" if not login.is_here else "here"
+        hint = "gateway: in cluster.yaml names a login node" if login.is_here else f"ssh {login.name} which {program}"
+        raise NoSlurm(f"there is no {program} {where}", hint=hint)
+    if done.status and any(words in done.error for words in CONTROLLER_AWAY):
+        raise NoSlurm(f"{program}: the controller of Slurm does not answer ({words_of(done)})", hint="scontrol ping")
+    return done
+
+
+def words_of(done: Done) -> str:
+    """Return what a command has complained about, in one line, without the name of the command."""
+    lines = [one_line(line) for line in done.error.splitlines() if line.strip()]
+    plain = [re.sub(r"^\w+: (error: )?", "", line) for line in lines]
+    return "; ".join(dict.fromkeys(plain)) or last_line(done.out.encode()) or f"exit {done.status}"
+
+
+def jobs(login: Login, *, name: str = "", job: str = "", is_mine: bool = False) -> list[Job]:
+    """Return this user's jobs of a name, or one job; the newest last. Raises MeshError.
+
+    is_mine: a job of another user is left out
+    """
+    chosen = [f"--jobs={job}"] if job else [f"--name={name}"]
+    chosen += ["--me"] if name or is_mine else []
+    done = ask(login, [*EPOCH, "squeue", "--noheader", *chosen, f"--format={SEPARATOR.join(FIELDS)}"])
+    if done.status:
+        if any(words in done.error for words in NO_JOB):
+            return []
+        raise MeshError(f"squeue: {words_of(done)}")
+    return parsed(done.out)
+
+
+def parsed(text: str) -> list[Job]:
+    """Return the jobs in the output of squeue.
+
+    >>> parsed("7|RUNNING|None|N/A|Unknown|h[1-2]|h1|mesh h1:5 a|b").pop().comment
+    'mesh h1:5 a|b'
+    """
+    found = []
+    for line in text.splitlines():
+        fields = line.split(SEPARATOR, len(FIELDS) - 1)
+        if len(fields) == len(FIELDS):
+            job, state, reason, start, end, nodes, batch_host, comment = (one.strip() for one in fields)
+            found.append(
+                Job(
+                    job=job,
+                    state=state,
+                    reason="" if reason == "None" else reason,
+                    start=seconds_of(start),
+                    end=seconds_of(end),
+                    nodes=nodes,
+                    batch_host=batch_host,
+                    comment="" if comment == "(null)" else comment,
+                )
+            )
+    return sorted(found, key=lambda one: [int(part) for part in re.findall("[0-9]+", one.job)])
+
+
+def seconds_of(text: str) -> float:
+    """Return a time of Slurm, in seconds since the epoch; 0 for none.
+
+    >>> seconds_of("N/A"), seconds_of("1795663377")
+    (0.0, 1795663377.0)
+    """
+    return float(text) if text.isdecimal() and len(text) < 12 else 0.0
+
+
+def about(login: Login, what: str, name: str) -> dict[str, str]:
+    """Return the fields that scontrol shows of a job or node; {} if there is none. Raises MeshError."""
+    done = ask(login, ["scontrol", "show", what, name])
+    return {} if done.status else fields_of(done.out)
+
+
+def fields_of(text: str) -> dict[str, str]:
+    """Return the fields of `scontrol show`, of which a value may hold spaces.
+
+    >>> fields_of("JobId=7 JobName=x\\n   JobState=RUNNING Reason=None\\n   Comment=mesh a:1 b\\n")["Comment"]
+    'mesh a:1 b'
+    """
+    return {key: value.strip() for key, value in _FIELD.findall(text)}
+
+
+def waits_for(job: Job) -> str:
+    """Return why a job waits, in words, with Slurm's own word and estimate.
+
+    >>> waits_for(Job(job="1", state="PENDING", reason="Resources"))
+    'it waits for nodes to be free (Resources)'
+    """
+    word = job.reason.partition(",")[0]
+    told = f"{REASONS[word]} ({job.reason})" if word in REASONS else job.reason or job.state.lower()
+    expected = time.strftime("%b %d %H:%M", time.localtime(job.start))
+    return told + f"; Slurm expects it to begin at {expected}" * bool(job.start)
+
+
+def end_of(fields: dict[str, str]) -> str:
+    """Return why a job has ended, by its fields; "" while it goes on.
+
+    >>> end_of({"JobState": "TIMEOUT"}), end_of({"JobState": "COMPLETING"}), end_of({"JobState": "RUNNING"})
+    ('its time is up', 'it was cancelled', '')
+    """
+    state = fields.get("JobState", "")
+    if state in LIVING or state in WAITING:
+        return ""
+    if state == "COMPLETING":  # Slurm is ending its processes
+        reason = fields.get("Reason", "").upper()
+        return ENDS["TIMEOUT"] if reason == "TIMELIMIT" else ENDS.get(reason, ENDS["CANCELLED"])
+    return ENDS.get(state, f"it is {state.lower()}" if state else "")
+
+
+def nodes_of(login: Login, text: str) -> tuple[str, ...]:
+    """Return the names in a host list, in its order. Raises MeshError."""
+    if not re.search(r"[\[\],]", text):
+        return (text,) if text else ()
+    done = ask(login, ["scontrol", "show", "hostnames", text])
+    if done.status:
+        raise MeshError(f"scontrol show hostnames: {words_of(done)}")
+    return tuple(done.out.split())

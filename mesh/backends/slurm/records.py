@@ -1,0 +1,97 @@
+"""Records of the allocations that this state directory uses, with the keys of their switchboards."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from mesh.core.errors import MeshError
+from mesh.core.paths import runs_directory
+
+FILE_MODE = 0o600
+
+
+class AllocationRecord(Struct, frozen=True, kw_only=True):
+    """An allocation that was used here. It holds a key: others must not read its file."""
+
+    name: str  # of the file, see ``name_of``
+    job: str
+    cluster: str
+    login: str  # of the login node; "": this machine
+    key: str  # of its switchboard: a private key and its certificate, as PEM
+    digest: str = ""  # of the request
+    nodes: tuple[str, ...] = ()  # their names, in order
+    address: str = ""  # HOST:PORT of the switchboard, as the login node reaches it
+    since: float = 0.0  # seconds since the epoch
+    until: float = 0.0  # before which it stays; 0: `hold` decides
+    hold: float = 0.0
+    is_ours: bool = True  # mesh has asked for it, and may cancel it
+
+
+def name_of(login: str, job: str) -> str:
+    """Return the name of the record of a job.
+
+    >>> name_of("login1.site", "12_3")
+    'login1.site-12_3'
+    """
+    return "".join(one if one.isalnum() or one in "._-" else "-" for one in f"{login or 'here'}-{job}")
+
+
+class AllocationRecords:
+    """The records below XDG_STATE_HOME, one file each."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._directory = runs_directory(environ).parent / "allocations"
+
+    def write(self, record: AllocationRecord) -> None:
+        """Write a record in one step. Raises MeshError."""
+        place = self._place(record.name)
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            new = place.with_suffix(f".{os.getpid()}")
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(msgspec.json.encode(record))
+            new.replace(place)
+        except OSError as error:
+            raise MeshError(f"cannot write {place}: {error.strerror}") from error
+
+    def read(self) -> list[AllocationRecord]:
+        """Return all records, the newest last."""
+        found = [self.get(place.name.removesuffix(".json")) for place in self._directory.glob("*.json")]
+        return sorted((one for one in found if one is not None), key=lambda one: one.since)
+
+    def get(self, name: str) -> AllocationRecord | None:
+        """Return one record; None if there is none, or that of another version."""
+        try:
+            return msgspec.json.decode(self._place(name).read_bytes(), type=AllocationRecord)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def remove(self, name: str) -> None:
+        """Remove a record; it is no error if there is none."""
+        self._place(name).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def alone(self, cluster: str) -> Iterator[None]:
+        """Hold the lock of a cluster's name: two commands never ask for two allocations. Raises MeshError."""
+        place = self._directory / f"{name_of('lock', cluster)}.lock"
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        except OSError as error:
+            raise MeshError(f"cannot write {place}: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _place(self, name: str) -> Path:
+        return self._directory / f"{name}.json"

@@ -1,0 +1,32 @@
+"""Ends that come from outside. The scheduler of the hosts has the reason; ranks and agents receive only a signal."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Iterator
+
+from msgspec.structs import replace
+
+from mesh.core.events import Event, Exited, PrepareFailed
+
+AGENT = "agent"  # the step of an agent that is ended itself
+BY_SIGTERM = f"signal {int(signal.SIGTERM)}"
+SHELL_STATUS = 128 + signal.SIGTERM  # of a shell whose command was ended by it
+
+
+def with_reasons(found: Iterable[Event], ending: Callable[[], str]) -> Iterator[Event]:
+    """Yield the events of a host, with the reason of its scheduler before an end by SIGTERM.
+
+    ending: returns why the scheduler is ending the host; "" if it is not
+    """
+    is_announced = False
+    for event in found:
+        match event:
+            case PrepareFailed(step=step, killed_by=by) if step == AGENT and by == BY_SIGTERM and (why := ending()):
+                yield replace(event, message=why, killed_by="")
+                is_announced = True
+                continue
+            case Exited() if not is_announced and event.status == SHELL_STATUS and (why := ending()):
+                yield PrepareFailed(time=event.time, node=event.node, step=AGENT, message=why)
+                is_announced = True
+        yield event

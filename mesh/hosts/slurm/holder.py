@@ -1,0 +1,343 @@
+"""The holder of an allocation: it runs the switchboard and one step, and ends the allocation that nobody uses.
+
+It is the batch script of an allocation that mesh has asked for, or a process of the login node beside one that was
+there. ``render.py`` puts it behind a shell line, and its values into a call at the end. It needs Python 3.8.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mesh.agent.switchboard.board import Board
+
+TURN_S = 1.0  # the longest wait for frames
+FIRST_CLIENT_S = 60.0  # for the first client, which may look for its allocation every 10 s only
+IDLE_MIN_S = 5.0  # longer than a node takes to report an agent
+LOOK_INTERVAL_S = 30.0  # between two looks at the end of the allocation, which may be moved
+NOTICES_S = (600.0, 60.0)  # before the end
+COMMAND_TIMEOUT_S = 20.0
+STDERR_BYTES = 2000  # of srun, for the last words
+REASON_TRIES, REASON_PAUSE_S = 3, 0.2  # until Slurm has the reason of a SIGTERM
+HIDDEN = ("SLURM", "SRUN", "SBATCH", "PMI", "PMIX")  # variables of a step with one task on each node begin so
+
+# Runs on each node, as a task of the step: reads addresses, key and program from its standard input.
+NODE = """\
+import base64, json, os, socket, sys
+given = json.loads(sys.stdin.read())
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+held = os.memfd_create("switchboard")
+os.write(held, base64.b64decode(given["program"]))
+sys.path.insert(0, "/proc/self/fd/%d" % held)
+name, first = os.environ["SLURMD_NODENAME"], os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+for one in [one for one in os.environ if one.startswith(tuple(given["hidden"]))]:
+    del os.environ[one]
+os.environ["HOSTNAME"] = socket.gethostname()
+from mesh.agent.switchboard.node import Node
+addresses = [(one, given["port"]) for one in [first] + given["addresses"] if one]
+Node(addresses, name, given["key"]).run()
+"""
+
+
+class Given(NamedTuple):
+    """The values of a holder, as ``render.py`` writes them."""
+
+    mark: str  # begins the comment of the job
+    job: str  # beside which it runs; "": that of the batch script
+    comment: str  # of the user
+    hold: float  # seconds
+    until: float  # seconds since the epoch, before which the allocation stays
+    warn: Sequence[float]  # a signal, and seconds before the end; empty: none
+    digest: str  # of the request, for clients
+    ports: Sequence[int]  # the first and the last one of the switchboard; 0: any
+    python: str  # on the nodes
+    srun: Sequence[str]  # its options
+    program: str  # the zip of the switchboard, in base 64
+    key: str  # of the switchboard, as PEM
+    file: str  # of a holder beside an allocation, for clients
+
+
+class Hold:
+    """The time for which an allocation waits for its next client. Pure."""
+
+    def __init__(self, began: float, hold: float, until: float) -> None:
+        """began: monotonic; hold: seconds; until: seconds since the epoch, before which it stays"""
+        self._began, self._hold, self._until = began, hold, until
+        self._is_used = False  # a client was there
+
+    def is_over(self, idle_since: float | None, now: float, wall: float) -> bool:
+        """Return True if nobody has been there for long enough. idle_since: monotonic; None while somebody is"""
+        if idle_since is None or idle_since > self._began:
+            self._is_used = True
+        if idle_since is None or wall < self._until:
+            return False
+        limit = max(self._hold, IDLE_MIN_S) if self._is_used else max(self._hold, FIRST_CLIENT_S)
+        return now - idle_since >= limit
+
+
+class Ending:
+    """The end of the allocation's time: what is due before it. Pure."""
+
+    def __init__(self, warn_before: float = 0.0) -> None:
+        """warn_before: seconds before the end at which ranks get a signal; 0: never"""
+        self._left = sorted(NOTICES_S, reverse=True)
+        self._warn_before, self._is_warned = warn_before, False
+
+    def due(self, end: float, wall: float) -> str | None:
+        """Return the notice that is due now; None: none. end, wall: seconds since the epoch; 0: there is no end"""
+        passed = [one for one in self._left if end and wall >= end - one]
+        if not passed:
+            return None
+        self._left = [one for one in self._left if one not in passed]
+        return f"the allocation ends in {in_words(end - wall)}"
+
+    def warns(self, end: float, wall: float) -> bool:
+        """Return True once, when ranks get their signal."""
+        if self._is_warned or not self._warn_before or not end or wall < end - self._warn_before:
+            return False
+        self._is_warned = True
+        return True
+
+    def next_in(self, end: float, wall: float) -> float:
+        """Return the seconds until something is due."""
+        moments = [end - one for one in self._left]
+        moments += [end - self._warn_before] if self._warn_before and not self._is_warned else []
+        return max(0.0, min(moments) - wall) if end and moments else LOOK_INTERVAL_S
+
+
+def in_words(seconds: float) -> str:
+    """Return a time for people.
+
+    >>> in_words(59.7), in_words(600.0)
+    ('60 s', '10 min')
+    """
+    return f"{round(seconds / 60)} min" if seconds >= 120 else f"{max(0, round(seconds))} s"
+
+
+class Holder:
+    """The switchboard and the step of one allocation."""
+
+    def __init__(self, given: Given) -> None:
+        self._given = given
+        self._job = given.job or os.environ["SLURM_JOB_ID"]
+        self._board: Board | None = None
+        self._step: subprocess.Popen[bytes] | None = None
+        self._reason = ""  # why the allocation is being ended
+        self._signalled = False
+        self._end, self._look_at = 0.0, 0.0
+
+    def listen(self) -> int:
+        """Open the port of the switchboard, and return it."""
+        held = os.memfd_create("switchboard")
+        os.write(held, base64.b64decode(self._given.program))
+        sys.path.insert(0, f"/proc/self/fd/{held}")
+        from mesh.agent.switchboard.board import Board
+
+        self._board = Board(self._given.key, tuple(self._given.ports))
+        return self._board.listen()
+
+    def run(self, port: int, addresses: Sequence[str], before_end: Callable[[], object] = lambda: None) -> str:
+        """Hold the allocation until nobody uses it, or it is ended; return why.
+
+        port, addresses: at which nodes reach the switchboard
+        before_end: called once it is decided, before any connection ends
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note)
+        board, given = self._board, self._given
+        assert board is not None
+        hold = Hold(time.monotonic(), given.hold, given.until)
+        ending = Ending(given.warn[1] if given.warn else 0.0)
+        self._start_step(port, addresses)
+        while True:
+            wall = time.time()
+            board.run_once(min(TURN_S, ending.next_in(self._end, wall)))
+            if self._signalled and not self._reason:
+                before_end()
+                self._reason = self._why()
+                board.stop_nodes(self._reason)
+                board.notify_clients("the allocation is being ended: " + self._reason)
+            wall = time.time()
+            if wall >= self._look_at:
+                self._look_at = wall + LOOK_INTERVAL_S
+                self._end = self._end_time()
+            notice = ending.due(self._end, wall)
+            if notice:
+                board.notify_clients(notice)
+            if ending.warns(self._end, wall):
+                board.notify_nodes(f"signal {given.warn[0]:g}")
+            assert self._step is not None
+            if self._step.poll() is not None:
+                if not self._reason:
+                    before_end()
+                return self._reason or f"its step has ended ({self._last_words()})"
+            if not self._reason and hold.is_over(board.idle_since, time.monotonic(), wall):
+                before_end()
+                self._stop_step()
+                return f"nobody has used it for {in_words(max(given.hold, IDLE_MIN_S))}"
+
+    def close(self) -> None:
+        if self._board is not None:
+            self._board.close()
+
+    # ---- the step
+
+    def _start_step(self, port: int, addresses: Sequence[str]) -> None:
+        given = self._given
+        argv = ["srun", *given.srun, given.python, "-I", "-S", "-c", NODE]
+        environ = {key: value for key, value in os.environ.items() if key != "SLURM_EXPORT_ENV"}
+        self._step = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environ,
+            start_new_session=True,
+        )
+        data = {"program": given.program, "key": given.key, "addresses": addresses, "port": port, "hidden": HIDDEN}
+        assert self._step.stdin is not None
+        try:
+            self._step.stdin.write(json.dumps(data).encode())
+            self._step.stdin.close()
+        except OSError:  # it has ended already, which is seen later
+            pass
+
+    def _stop_step(self) -> None:
+        """End the step, whose nodes have no agent any more."""
+        assert self._step is not None
+        self._step.send_signal(signal.SIGTERM)
+        try:
+            self._step.wait(COMMAND_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._step.kill()
+            self._step.wait()
+
+    def _last_words(self) -> str:
+        """Return the last line that srun has written to its standard error."""
+        assert self._step is not None
+        assert self._step.stderr is not None
+        os.set_blocking(self._step.stderr.fileno(), False)
+        words = (self._step.stderr.read() or b"").decode("utf-8", "replace").strip().splitlines()
+        return words[-1][-STDERR_BYTES:] if words else f"exit {self._step.returncode}"
+
+    # ---- Slurm
+
+    def _note(self, number: int, frame: object) -> None:
+        self._signalled = True
+
+    def _why(self) -> str:
+        """Return why Slurm ends the allocation."""
+        for _ in range(REASON_TRIES):
+            fields = scontrol("show", "job", self._job)
+            state, reason = fields.get("JobState"), fields.get("Reason")
+            if state == "PREEMPTED" or fields.get("PreemptTime", "None") != "None":
+                return "it was preempted"
+            if state == "TIMEOUT" or reason == "TimeLimit":
+                return "its time is up"
+            if state in ("COMPLETING", "CANCELLED"):
+                return "it was cancelled"
+            time.sleep(REASON_PAUSE_S)
+        return "it received SIGTERM"
+
+    def _end_time(self) -> float:
+        """Return when the allocation ends, in seconds since the epoch; 0: never."""
+        return time_of(scontrol("show", "job", self._job).get("EndTime", ""))
+
+
+def scontrol(*words: str) -> dict[str, str]:
+    """Return the fields that scontrol shows; {} if it fails."""
+    try:
+        done = subprocess.run(
+            ["scontrol", *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=COMMAND_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    return dict(word.split("=", 1) for word in done.stdout.decode("utf-8", "replace").split() if "=" in word)
+
+
+def time_of(text: str) -> float:
+    """Return a time of Slurm in seconds since the epoch; 0 for none."""
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return 0.0
+
+
+def publish(job: str, text: str) -> None:
+    """Write the comment of a job."""
+    try:
+        subprocess.run(
+            ["scontrol", "update", "JobId=" + job, "Comment=" + text],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=COMMAND_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+
+
+def own_address() -> str:
+    """Return the address of this node, as Slurm's other nodes have it."""
+    fields = scontrol("show", "node", os.environ.get("SLURMD_NODENAME", ""))
+    return fields.get("NodeAddr") or socket.gethostname()
+
+
+def hold_batch(given: Given) -> None:
+    """Be the batch script of an allocation that mesh has asked for. Its end is that of the allocation."""
+    job, address = os.environ["SLURM_JOB_ID"], own_address()
+    holder = Holder(given)
+    port = holder.listen()
+    publish(job, f"{given.mark} {address}:{port} {given.comment}".strip())
+    reason = holder.run(port, [address])
+    publish(job, f"{given.mark} ended: {reason}")
+    holder.close()
+
+
+def hold_beside(given: Given) -> None:
+    """Be a process of the login node, beside an allocation that was there; write the address to standard output.
+
+    It outlives the login. Its end is that of its step, and of nothing else of the allocation.
+    """
+    read, write = os.pipe()
+    if os.fork():
+        os.close(write)
+        with os.fdopen(read) as file:
+            sys.stdout.write(file.read())
+        sys.stdout.flush()
+        return
+    os.close(read)
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    holder = Holder(given)
+    port, host = holder.listen(), socket.gethostname()
+    place = os.path.expanduser(given.file)
+    os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+    text = json.dumps({"address": f"{host}:{port}", "key": given.key, "digest": given.digest})
+    new = f"{place}.{os.getpid()}"
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    os.rename(new, place)
+    with os.fdopen(write, "w") as file:
+        file.write(text + "\n")
+    try:
+        holder.run(port, [host], lambda: os.unlink(place))
+    finally:
+        holder.close()
+
+
+def main(given: Given) -> None:
+    """Hold an allocation."""
+    (hold_beside if given.job else hold_batch)(given)

@@ -1,0 +1,244 @@
+"""Allocations that are asked for, waited for, found again and cancelled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from mesh.backends.slurm import commands
+from mesh.backends.slurm.commands import Job, jobs, waits_for, words_of
+from mesh.backends.slurm.login import Login
+from mesh.backends.slurm.records import AllocationRecord, AllocationRecords, name_of
+from mesh.config.slurm import MadeAllocation
+from mesh.core.errors import MeshError
+from mesh.core.outcome import EXIT_BUSY
+from mesh.core.statusline import StatusLine
+from mesh.hosts.kubernetes.ending import cleaning_up
+from mesh.hosts.slurm import render
+from mesh.hosts.slurm.render import Written
+
+LOOK_PAUSES_S = (0.3, 0.7, 1.0, 2.0, 5.0, 10.0)  # between two looks at a job that waits; then the last one
+ADDRESS_PAUSE_S = 0.2  # between two looks at a job that runs, for the address of its switchboard
+ADDRESS_TIMEOUT_S = 60.0  # from the beginning of the job until its holder listens
+FIRST_LINE_S = 1.0
+GONE_TIMEOUT_S = 120.0  # for a cancelled job to be gone
+
+
+class NotOurs(MeshError):
+    """An allocation that is in use, or that another description has made."""
+
+    exit_code = EXIT_BUSY
+
+
+class Made(Struct, frozen=True, kw_only=True):
+    """The allocation of a cluster that mesh asks for."""
+
+    cluster: str
+    source: MadeAllocation
+    python: str
+    login: str  # name of the login node; "": this machine
+    until: float = 0.0  # seconds since the epoch before which it stays; 0: `hold` decides
+
+    @property
+    def digest(self) -> str:
+        return render.digest_of(self.source, self.python)
+
+
+class Maker:
+    """Asks for, finds and cancels the allocation of one cluster."""
+
+    def __init__(
+        self,
+        login: Login,
+        made: Made,
+        records: AllocationRecords,
+        notify: StatusLine | None = None,
+        credentials: Callable[[], str] = lambda: "",
+        program: Callable[[], bytes] = lambda: b"",
+    ) -> None:
+        """credentials: makes a new key; program: returns the zip of the switchboard"""
+        self._login, self.made, self._records = login, made, records
+        self._notify = notify or StatusLine()
+        self._credentials, self._program = credentials, program
+
+    def job(self) -> Job | None:
+        """Return the job of the cluster that waits or runs, the newest one; None if there is none. Raises MeshError."""
+        found = jobs(self._login, name=render.job_name(self.made.cluster))
+        return next((one for one in reversed(found) if one.is_waiting or one.is_living), None)
+
+    def record(self, job: Job) -> AllocationRecord:
+        """Return the record of a job, with its nodes and address; by its batch script where there is none here.
+
+        Raises MeshError.
+        """
+        name = name_of(self.made.login, job.job)
+        found = self._records.get(name)
+        if found is None:
+            written = self._written(job.job)
+            found = self._new_record(job.job, written.key, written)
+        if job.address and (found.address, found.nodes) != (job.address, self._nodes(found, job)):
+            found = AllocationRecord(
+                **{
+                    **{field: getattr(found, field) for field in found.__struct_fields__},
+                    "address": job.address,
+                    "nodes": self._nodes(found, job),
+                }
+            )
+            self._records.write(found)
+        return found
+
+    def _nodes(self, record: AllocationRecord, job: Job) -> tuple[str, ...]:
+        """Return the nodes of a job, which stay the same while it runs."""
+        return record.nodes or commands.nodes_of(self._login, job.nodes)
+
+    def ensure(self) -> tuple[Job, AllocationRecord]:
+        """Return the job, which runs, and its record; ask for it if there is none.
+
+        Raises MeshError with the reason. A job that this call has asked for is cancelled then, also after Ctrl-C and
+        SIGTERM.
+        """
+        with cleaning_up():
+            with self._records.alone(self.made.cluster):
+                job = self.job()
+                if job is not None:
+                    self._check_same(job)
+                    return self._waited(job, is_new=False)
+                job = self._submit()
+            return self._waited(job, is_new=True)
+
+    def cancel(self, job: str) -> None:
+        """Cancel a job that mesh has asked for. Raises MeshError."""
+        done = commands.ask(self._login, ["scancel", job])
+        if done.status and not any(words in done.error for words in commands.NO_JOB):
+            raise MeshError(f"{self.made.cluster}: scancel {job}: {words_of(done)}", hint=f"scancel {job}")
+        self._records.remove(name_of(self.made.login, job))
+
+    def cancel_and_wait(self, job: str) -> None:
+        """Cancel a job, and wait until it is gone. Raises MeshError."""
+        self.cancel(job)
+        deadline = time.monotonic() + GONE_TIMEOUT_S
+        while any(one.job == job for one in jobs(self._login, job=job)):
+            if time.monotonic() > deadline:
+                raise MeshError(f"{self.made.cluster}: job {job} is still being ended", hint=f"squeue --jobs={job}")
+            time.sleep(ADDRESS_PAUSE_S)
+
+    def _check_same(self, job: Job) -> None:
+        """Raise MeshError if a job was asked for by another description than that of now."""
+        record = self._records.get(name_of(self.made.login, job.job))
+        digest = record.digest if record is not None else self._written(job.job).digest
+        if digest != self.made.digest:
+            raise NotOurs(
+                f"{self.made.cluster}: job {job.job} was asked for with other values than cluster.yaml and the options "
+                f"have now",
+                hint=f"mesh down {self.made.cluster}",
+            )
+
+    def _written(self, job: str) -> Written:
+        """Return what the batch script of a job holds. Raises MeshError."""
+        done = commands.ask(self._login, ["scontrol", "write", "batch_script", job, "-"])
+        found = render.read_script(done.out) if not done.status else None
+        if found is None:
+            why = f" ({words_of(done)})" if done.status else ""
+            raise NotOurs(f"{self.made.cluster}: job {job} is not one of mesh{why}", hint=f"scontrol show job {job}")
+        return found
+
+    def _submit(self) -> Job:
+        """Ask for an allocation. Raises MeshError with Slurm's own words."""
+        made, source = self.made, self.made.source
+        key = self._credentials()
+        srun = render.step_words(source.nodes, source.request)
+        given = render.values(source, key, self._program(), made.python, srun, until=made.until, digest=made.digest)
+        script = render.script_of(given, made.python).encode()
+        done = commands.ask(self._login, render.submit_words(source, made.cluster), script)
+        job = done.out.strip().partition(";")[0]
+        if done.status or not job:
+            raise MeshError(
+                f"{made.cluster}: sbatch: {words_of(done)}", hint=f"change slurm: of {made.cluster} in cluster.yaml"
+            )
+        written = Written(key=key, digest=made.digest, hold=source.hold, until=made.until)
+        self._new_record(job, key, written)
+        self._notify(f"{made.cluster}: job {job} asks for {_wanted(source)}")
+        return Job(job=job, state="PENDING")
+
+    def _new_record(self, job: str, key: str, written: Written) -> AllocationRecord:
+        record = AllocationRecord(
+            name=name_of(self.made.login, job),
+            job=job,
+            cluster=self.made.cluster,
+            login=self.made.login,
+            key=key,
+            digest=written.digest,
+            since=time.time(),
+            until=written.until,
+            hold=written.hold,
+        )
+        self._records.write(record)
+        return record
+
+    def _waited(self, job: Job, *, is_new: bool) -> tuple[Job, AllocationRecord]:
+        """Wait until a job runs and has a switchboard. is_new: cancel it if that fails. Raises MeshError."""
+        try:
+            running = self._wait(job)
+            return running, self.record(running)
+        except BaseException:
+            self._notify.end()
+            if is_new:
+                try:
+                    self.cancel(job.job)
+                except MeshError as error:
+                    self._notify(f"{self.made.cluster}: job {job.job} may be left: scancel {job.job} ({error})")
+            raise
+
+    def _wait(self, job: Job) -> Job:
+        began, ran, looks = time.monotonic(), 0.0, 0
+        while not (job.is_living and job.address):
+            lasted = time.monotonic() - began
+            if job.is_waiting:
+                self._check_waiting(job, lasted)
+                time.sleep(LOOK_PAUSES_S[min(looks, len(LOOK_PAUSES_S) - 1)])
+                looks += 1
+            else:
+                ran = ran or time.monotonic()
+                if time.monotonic() > ran + ADDRESS_TIMEOUT_S:
+                    raise MeshError(
+                        f"{self.made.cluster}: job {job.job} runs, and its holder does not listen",
+                        hint=f"check that {self.made.python} is on its nodes: srun --jobid={job.job} --overlap "
+                        f"{self.made.python} --version",
+                    )
+                time.sleep(ADDRESS_PAUSE_S)
+            found = jobs(self._login, job=job.job)
+            if not found or not (found[-1].is_waiting or found[-1].is_living):
+                raise self._ended(job.job)
+            job = found[-1]
+        self._notify.end()
+        return job
+
+    def _check_waiting(self, job: Job, lasted: float) -> None:
+        """Show why a job waits. Raises MeshError if it will not begin, or has waited for too long."""
+        name = self.made.cluster
+        if job.reason.partition(",")[0] in commands.NEVER:
+            raise MeshError(f"{name}: job {job.job} cannot begin: {waits_for(job)}", hint="sinfo --long")
+        if lasted > self.made.source.start_timeout:
+            limit = f"{self.made.source.start_timeout:g} s"
+            hint = "--slurm start_timeout=8h waits longer; `sbatch --test-only` shows when nodes are free"
+            raise MeshError(f"{name}: job {job.job} has not begun after {limit}: {waits_for(job)}", hint=hint)
+        if lasted > FIRST_LINE_S:
+            self._notify.show(f"{name}: job {job.job} waits: {waits_for(job)}", lasted)
+
+    def _ended(self, job: str) -> MeshError:
+        """Return the error for a job that has ended before it could be used."""
+        fields = commands.about(self._login, "job", job)
+        why = commands.end_of(fields) or "Slurm has no record of it"
+        words = fields.get("Comment", "")
+        last = words.partition("ended: ")[2] if words.startswith(commands.MARK) else ""
+        hint = f"check that {self.made.python} is on the nodes, and srun; scontrol show job {job}"
+        return MeshError(f"{self.made.cluster}: job {job} has ended: {why}" + f" ({last})" * bool(last), hint=hint)
+
+
+def _wanted(source: MadeAllocation) -> str:
+    """Return what is asked for, in one line."""
+    count = f"{source.nodes} nodes" if source.nodes else source.request.get("nodelist", "nodes")
+    more = [f"{key} {value}" for key, value in source.request.items() if key in ("partition", "gres", "time")]
+    return ", ".join([count, *more])

@@ -1,0 +1,191 @@
+"""Runs on nodes of real allocations: Debian's Slurm with four nodes, each with a process tree and files of its own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY, Home
+from tests.lab import eventually
+from tests.slurmcluster import NODES, SlurmCluster, is_installed
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.sshd,
+    pytest.mark.skipif(not is_installed(), reason="needs slurmctld, slurmd, slurm-client and munge"),
+]
+PATIENT_S = 120.0  # for what takes seconds, on a machine with much to do
+SLEEP = "sleep 4567"
+STUBBORN = f"trap '' TERM; (setsid {SLEEP} &); exec {SLEEP}"  # two processes, one outside of the rank's session
+
+
+@pytest.fixture(scope="module")
+def session_slurm() -> Iterator[SlurmCluster]:
+    visible = (Path(sys.prefix), Path(sys.base_prefix), REPOSITORY)
+    with SlurmCluster(visible=visible) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm(session_slurm: SlurmCluster, home: Home, nothing_is_left: None) -> Iterator[SlurmCluster]:
+    """The cluster without jobs, and its login node in cluster.yaml as ``big``, four nodes, reached over SSH."""
+    home.trust(session_slurm.lab)
+    home.clusters(described(session_slurm))
+    yield session_slurm
+    try:
+        left = {host.name: found for host in session_slurm.lab.hosts if (found := session_slurm.processes(host))}
+        assert session_slurm.jobs() or not left, left
+    finally:
+        session_slurm.clear()
+
+
+def described(slurm: SlurmCluster, *more: str) -> str:
+    """Return a cluster.yaml. more: lines below ``slurm:``"""
+    lines = [f"nodes: {NODES}", "hold: 5s", "start_timeout: 60s", *more]
+    login = f"  gateway: {slurm.login.address}\n  user: root\n  identity_file: {slurm.lab.identity}\n"
+    return f"big:\n{login}  slurm:\n" + "".join(f"    {line}\n" for line in lines)
+
+
+def sleepers(slurm: SlurmCluster) -> list[str]:
+    """Return a line for each process of the ranks."""
+    return [command for host in slurm.nodes for _, command in slurm.processes(host) if SLEEP in command]
+
+
+def start(home: Home, slurm: SlurmCluster, *words: str, count: int = NODES) -> subprocess.Popen[bytes]:
+    """Start a command, and wait until its ranks run."""
+    client = home.popen(*words)
+    assert eventually(lambda: len(sleepers(slurm)) >= count or client.poll() is not None, PATIENT_S)
+    assert client.poll() is None, client.communicate()
+    return client
+
+
+def all_gone(slurm: SlurmCluster) -> bool:
+    return not any(slurm.processes(host) for host in slurm.nodes)
+
+
+def test_an_allocation_is_asked_for_used_again_and_ends_itself(slurm: SlurmCluster, home: Home) -> None:
+    home.clusters(described(slurm, "time: 2:00:00"))
+    program = "import os; print(open('data').read(), [name for name in os.environ if 'SLURM' in name])"
+    home.files(train__py=program, data="x")
+    first = home.mesh("run", "big", "python3", "train.py", within=PATIENT_S)
+    assert (first.status, first.lines) == (0, [f"[{rank}] x []" for rank in range(NODES)])
+    (job,) = slurm.jobs()
+    late = home.mesh("exec", "--timeout", "3h", "big", "true", within=PATIENT_S)
+    assert (late.status, f"--timeout: Slurm ends job {job} of big at" in late.err) == (2, True), late.err
+    second = home.mesh("exec", "big", "hostname", within=PATIENT_S)
+    assert second.lines == [f"[{n}] {host.name}" for n, host in enumerate(slurm.nodes)]
+    assert slurm.jobs() == [job]
+    assert f"job {job}" in home.mesh("clusters").out.decode()
+    assert eventually(lambda: not slurm.jobs() and all_gone(slurm), PATIENT_S)
+    assert "Comment=mesh ended: nobody has used it for 5 s" in slurm.run("scontrol", "show", "job", job)
+
+
+def test_a_detached_run_holds_its_allocation_and_is_found_from_elsewhere(slurm: SlurmCluster, home: Home) -> None:
+    run = home.mesh("run", "-d", "big", *SLEEP.split(), within=PATIENT_S)
+    assert run.status == 0, run.err
+    for record in (home.path / ".local/state/mesh/allocations").glob("*.json"):
+        record.unlink()  # as on another machine: the batch script has the key
+    listed = home.mesh("ps", "big", within=PATIENT_S)
+    assert SLEEP in listed.out.decode()
+    assert "running, detached" in listed.out.decode()
+    (job,) = slurm.jobs()
+    refused = home.mesh("down", "big", within=PATIENT_S)
+    assert (refused.status, slurm.jobs()) == (75, [job])
+    assert home.mesh("ssh", "big:2", "hostname", within=PATIENT_S).out.decode().strip() == slurm.nodes[2].name
+    assert home.mesh("stop", "last", within=PATIENT_S).status == 0
+    assert home.mesh("down", "big", within=PATIENT_S).status == 0
+    assert slurm.jobs() == []
+
+
+def test_a_cancelled_allocation_is_the_verdict(slurm: SlurmCluster, home: Home) -> None:
+    client = start(home, slurm, "run", "--grace", "1", "big", "sh", "-c", STUBBORN, count=2 * NODES)
+    (job,) = slurm.jobs()
+    slurm.run("scancel", job)
+    _, errors = client.communicate(timeout=PATIENT_S)
+    assert client.returncode == 76
+    assert f"allocation {job}: it was cancelled" in errors.decode()
+    assert "killall" not in errors.decode()
+    assert eventually(lambda: all_gone(slurm), PATIENT_S)
+
+
+def test_killed_clients_leave_nothing_and_an_allocation_that_was_there_stays(slurm: SlurmCluster, home: Home) -> None:
+    slurm.run("salloc", "--nodes=2", "--exclusive", "--no-shell")
+    (theirs,) = slurm.jobs()
+    login = described(slurm).partition("  slurm:")[0].replace("big:", "mine:")
+    made = described(slurm).replace(f"nodes: {NODES}", "nodes: 2")
+    home.clusters(f"{made}{login}  slurm: {{jobid: {theirs}, hold: 0}}\n")
+    for _ in range(2):  # the second one finds the first one's step
+        done = home.mesh("exec", "mine", "hostname", within=PATIENT_S)
+        assert done.lines == [f"[{number}] {host.name}" for number, host in enumerate(slurm.nodes[:2])]
+    words = ("run", "--grace", "1")
+    clients = [
+        start(home, slurm, *words, "mine", "sh", "-c", STUBBORN, count=4),
+        start(home, slurm, *words, "big", "sh", "-c", STUBBORN, count=8),
+    ]
+    for client in clients:
+        client.kill()
+        client.communicate()
+    assert eventually(lambda: all_gone(slurm) and not slurm.processes(slurm.login), PATIENT_S)
+    assert eventually(lambda: slurm.jobs() == [theirs], PATIENT_S)
+
+
+def test_a_login_node_that_forwards_nothing(slurm: SlurmCluster, home: Home) -> None:
+    config = slurm.login.path("/etc/ssh/sshd_config")
+    before = config.read_text()
+    config.write_text(f"AllowTcpForwarding no\n{before}")
+    slurm.login.script("kill -HUP $(cat /run/sshd.pid)")
+    try:
+        done = home.mesh("exec", "big", "head", "-c", "300000", "/dev/zero", within=PATIENT_S)
+    finally:
+        config.write_text(before)
+        slurm.login.script("kill -HUP $(cat /run/sshd.pid)")
+    assert done.status == 0, done.err
+    assert done.out.count(b"\0") == NODES * 300000
+
+
+def test_a_job_that_waits_is_cancelled_by_ctrl_c_and_no_other_one(slurm: SlurmCluster, home: Home) -> None:
+    slurm.run("salloc", f"--nodes={NODES}", "--exclusive", "--no-shell")
+    (theirs,) = slurm.jobs()
+    client = home.popen("run", "big", "true")
+    assert eventually(lambda: len(slurm.jobs()) == 2, PATIENT_S)
+    client.send_signal(signal.SIGINT)
+    _, errors = client.communicate(timeout=PATIENT_S)
+    assert client.returncode in (130, 128 + signal.SIGINT, -signal.SIGINT), errors
+    assert eventually(lambda: slurm.jobs() == [theirs], PATIENT_S)
+    home.clusters(described(slurm).replace("start_timeout: 60s", "start_timeout: 1s"))
+    late = home.mesh("run", "big", "true", within=PATIENT_S)
+    assert late.status == 125
+    assert "has not begun after 1 s: it waits for nodes to be free (Resources)" in late.err
+    assert eventually(lambda: slurm.jobs() == [theirs], PATIENT_S)
+
+
+# Lines below `slurm:`, exit status, words of the message.
+REFUSED = {
+    "an unknown partition": ("partition: nowhere", 125, "sbatch: invalid partition specified: nowhere"),
+    "too many nodes": (
+        "nodes: 9",
+        125,
+        "cannot begin: it asks for more nodes than its partition allows (PartitionNodeLimit)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_slurms_own_words_are_shown(slurm: SlurmCluster, home: Home, name: str) -> None:
+    line, status, words = REFUSED[name]
+    text = described(slurm).replace(f"nodes: {NODES}", line) if "nodes" in line else described(slurm, line)
+    home.clusters(text)
+    done = home.mesh("run", "big", "true", within=PATIENT_S)
+    assert (done.status, words in done.err, done.err.count("error:")) == (status, True, 1), done.err
+    assert slurm.jobs() == []
+
+
+def test_a_check_asks_slurm(slurm: SlurmCluster, home: Home) -> None:
+    done = home.mesh("check", "big", within=PATIENT_S)
+    assert "proctrack/linuxproc" in done.out.decode() + done.err
+    assert slurm.jobs() == []

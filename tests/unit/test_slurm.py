@@ -1,0 +1,159 @@
+"""The pure parts of allocations: what Slurm's answers mean, the batch script, and when a holder ends its allocation."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from mesh.backends.slurm import commands
+from mesh.backends.slurm.commands import end_of, fields_of, parsed, waits_for, words_of
+from mesh.backends.slurm.login import SHELL, Done, LocalLogin
+from mesh.config.slurm import MadeAllocation, Warn
+from mesh.core.events import Ended, Event, Exited, PrepareFailed
+from mesh.engine.announced import with_reasons
+from mesh.hosts.slurm import render
+from mesh.hosts.slurm.holder import FIRST_CLIENT_S, Ending, Hold
+
+SOURCE = MadeAllocation(
+    request={"nodes": "4", "partition": "gpu", "gres": "gpu:8", "constraint": "a|b c", "comment": "mine"},
+    exclusive=True,
+    extra=("--switches=1",),
+    hold=30.0,
+)
+
+
+def test_the_words_for_sbatch_and_srun_are_long_and_whole() -> None:
+    words = render.submit_words(SOURCE, "my pod")
+    assert words[:2] == ["sbatch", "--parsable"]
+    assert {"--job-name=mesh-my-pod", "--constraint=a|b c", "--exclusive", "--switches=1", "--no-requeue"} <= set(words)
+    assert not [word for word in words[1:] if not word.startswith("--")]
+    assert not [word for word in words if "mine" in word]  # the holder writes the comment
+    step = render.step_words(4, SOURCE.request)
+    assert {"--overlap", "--nodes=4", "--gres=gpu:8", "--kill-on-bad-exit=0"} <= set(step)
+
+
+def test_a_client_reads_the_key_back_from_the_batch_script() -> None:
+    given = render.values(SOURCE, "KEY", b"zip", "python3", ["--overlap"], digest="abc", until=5.0)
+    script = render.script_of(given, "/opt/my python")
+    assert render.read_script(script) == render.Written(key="KEY", digest="abc", hold=30.0, until=5.0)
+    assert render.read_script("#!/bin/sh\nsrun hostname\n") is None
+    second = shlex.split(script.splitlines()[1])
+    assert second[:2] == ["exec", "/opt/my python"]
+    assert "KEY" not in script.splitlines()[1]
+
+
+def test_the_batch_script_is_a_program_for_the_shell_and_for_python(tmp_path: Path) -> None:
+    given = render.values(SOURCE, "KEY", b"zip", sys.executable, [])
+    before, _, call = render.script_of(given, sys.executable).rpartition("\nmain(")
+    script = tmp_path / "script"
+    script.write_text(f"{before}\nprint(({call.strip().removesuffix(')')}).hold)\n")
+    done = subprocess.run(["sh", script], capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, b"30.0\n"), done.stderr
+
+
+def test_another_request_has_another_digest() -> None:
+    digest = render.digest_of(SOURCE, "python3")
+    other = MadeAllocation(request={**SOURCE.request, "nodes": "5"}, exclusive=True, extra=SOURCE.extra, hold=30.0)
+    warned = MadeAllocation(
+        request=SOURCE.request, exclusive=True, extra=SOURCE.extra, hold=30.0, warn=Warn(signal=10, before=60.0)
+    )
+    assert len({digest, *(render.digest_of(one, "python3") for one in (other, warned))}) == 3
+    assert render.digest_of(SOURCE, "python3") == digest
+
+
+def test_a_command_of_the_login_node_gets_its_words_and_its_input_unchanged() -> None:
+    line = shlex.join(["sh", "-c", 'printf "[%s]" "$@"; cat', "sh", "a b", "it's", "$HOME", "*"])
+    done = subprocess.run(SHELL, input=f"{line}\nrest\n".encode(), capture_output=True, check=True)
+    assert done.stdout == b"[a b][it's][$HOME][*]rest\n"
+
+
+def test_a_command_that_is_missing_is_named() -> None:
+    with pytest.raises(commands.NoSlurm, match="there is no no-such-command here"):
+        commands.ask(LocalLogin(), ["no-such-command"])
+
+
+def test_answers_of_squeue() -> None:
+    text = (
+        "12|PENDING|Priority|1795663377|N/A|||(null)\n7|RUNNING|None|1795663377|1795669999|h[1-2]|h1|mesh h1:4711 a|b\n"
+    )
+    seven, twelve = parsed(text)
+    assert (seven.job, seven.is_living, seven.address, seven.end) == ("7", True, "h1:4711", 1795669999.0)
+    assert (twelve.is_waiting, twelve.address) == (True, "")
+    assert waits_for(twelve).startswith("jobs of a higher priority are first (Priority); Slurm expects it to begin at ")
+
+
+def test_the_words_of_a_failed_command() -> None:
+    error = "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: Invalid y\n"
+    done = Done(status=1, out="", error=error)
+    assert words_of(done) == "invalid partition specified: x; Batch job submission failed: Invalid y"
+    assert words_of(Done(status=3, out="", error="")) == "exit 3"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "words"),
+    [
+        ("RUNNING", "None", ""),
+        ("PENDING", "Priority", ""),
+        ("CANCELLED", "None", "it was cancelled"),
+        ("COMPLETING", "None", "it was cancelled"),
+        ("COMPLETING", "TimeLimit", "its time is up"),
+        ("TIMEOUT", "TimeLimit", "its time is up"),
+        ("NODE_FAIL", "None", "one of its nodes has failed"),
+    ],
+)
+def test_the_end_of_a_job(state: str, reason: str, words: str) -> None:
+    text = f"JobId=7 JobName=mesh-big\n   JobState={state} Reason={reason} Dependency=(null)\n   Comment=mesh a:1 x\n"
+    assert end_of(fields_of(text)) == words
+
+
+def test_an_allocation_waits_for_its_first_client_and_then_for_as_long_as_it_is_held() -> None:
+    hold = Hold(0.0, 30.0, 0.0)
+    assert not hold.is_over(0.0, FIRST_CLIENT_S - 1, 0.0)
+    assert hold.is_over(0.0, FIRST_CLIENT_S, 0.0)
+    assert not hold.is_over(None, 100.0, 0.0)  # a client is there
+    assert not hold.is_over(110.0, 139.0, 0.0)
+    assert hold.is_over(110.0, 140.0, 0.0)
+
+
+def test_an_allocation_that_is_kept_up_does_not_end_before() -> None:
+    hold = Hold(0.0, 30.0, 5000.0)
+    assert not hold.is_over(0.0, 1000.0, 4999.0)
+    assert hold.is_over(0.0, 1001.0, 5000.0)
+
+
+def test_notices_come_ten_minutes_and_one_minute_before_the_end() -> None:
+    ending = Ending(warn_before=30.0)
+    assert ending.due(1000.0, 399.0) is None
+    assert ending.next_in(1000.0, 399.0) == 1.0
+    assert ending.due(1000.0, 400.0) == "the allocation ends in 10 min"
+    assert ending.due(1000.0, 401.0) is None
+    assert ending.due(1000.0, 940.5) == "the allocation ends in 60 s"
+    assert (ending.warns(1000.0, 969.0), ending.next_in(1000.0, 969.5)) == (False, 0.5)
+    assert (ending.warns(1000.0, 970.0), ending.warns(1000.0, 971.0)) == (True, False)
+    assert Ending().due(0.0, 5.0) is None
+
+
+def history(*events: Event, why: str = "") -> Sequence[Event]:
+    return list(with_reasons(events, lambda: why))
+
+
+def test_the_reason_of_a_scheduler_comes_before_the_ranks_that_it_ends() -> None:
+    first, second = (Exited(time=2.0, node=0, rank=rank, signal=15) for rank in (0, 1))
+    reason = PrepareFailed(time=2.0, node=0, step="agent", message="it was cancelled")
+    assert history(first, second, why="it was cancelled") == [reason, first, second]
+    assert history(first, second) == [first, second]
+    early = Ended(time=1.0, node=0, rank=0, code=143)
+    assert history(early, first, why="x")[0] == PrepareFailed(time=1.0, node=0, step="agent", message="x")
+
+
+def test_an_agent_that_a_scheduler_ends_has_its_reason() -> None:
+    agent = PrepareFailed(time=1.0, node=0, step="agent", message="the agent received SIGTERM", killed_by="signal 15")
+    assert history(agent, why="x") == [PrepareFailed(time=1.0, node=0, step="agent", message="x")]
+    assert history(agent) == [agent]
+    other = Exited(time=1.0, node=0, rank=0, code=1)
+    assert history(other, why="x") == [other]
