@@ -127,7 +127,7 @@ def signal(
 def signalled(
     run: str, name: str, *, ranks: Iterable[int] | str | None, cluster: str, clusters_file: str
 ) -> tuple[Placement | None, Mapping[int, int]]:
-    """Do what ``signal`` does; return the places of the ranks as well; None: this machine does not know them."""
+    """Do what ``signal`` does; return the places of the ranks as well; None: no record has them."""
     number = _number(name)
     where = find_run(run, cluster, DEFAULTS, clusters_file)
     if isinstance(ranks, str):
