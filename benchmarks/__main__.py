@@ -35,6 +35,7 @@ from benchmarks.stage import OURS, REPOSITORY, Variant
 from benchmarks.steady import steady
 from benchmarks.switchboard import switchboard
 from benchmarks.sync import sync
+from benchmarks.ui import ui
 from tests.chaos.page import PAGE as RELIABILITY
 from tests.pages import DOCS, Page, machine, today
 
@@ -50,6 +51,7 @@ is made by handing every packet between client and hosts on after 15 ms. Output 
 ranks in [scale.md](scale.md).
 """
 LOGS = "# How fast output comes through\n\nWritten by `inv dev.bench --rows logs --write`.\n"
+UI = "# How fast the pages are\n\nWritten by `inv dev.bench --rows ui --write`.\n"
 SYNC = "# How fast the workspace travels\n\nWritten by `inv dev.bench --rows sync --write`.\n"
 PERFORMANCE = Page(DOCS / "performance.md", INTRODUCTION, ("launch", "loop", "kill", "check", "steady", "carriers"))
 PROGRAMS = """\
@@ -72,6 +74,11 @@ ROWS: dict[str, tuple[Row, Page, Chosen]] = {
     "sync": (sync, Page(DOCS / "sync-performance.md", SYNC, ("sync",)), Chosen(rounds=3)),
     "orphans": (orphans, RELIABILITY, Chosen()),
     "programs": (programs, PROGRAMS_PAGE, Chosen(rounds=3)),
+    "ui": (
+        ui,
+        Page(DOCS / "ui-performance.md", UI, ("ui",)),
+        Chosen(rounds=3),
+    ),
     "scale": (scale, SCALE_PAGE, Chosen(hosts=(250, 1000, 4000))),
     "switchboard": (switchboard, SCALE_PAGE, Chosen(hosts=(256, 1024, 4096), rounds=3)),
 }

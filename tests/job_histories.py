@@ -156,6 +156,9 @@ EVENTS: dict[str, Callable[..., AnyEvent]] = {
     "lost": lambda job: events.MachinesLost(generation=_generation(job), evidence="PREEMPTED"),
     "lost-and-over": lambda job: events.MachinesLost(generation=_generation(job), evidence="PREEMPTED", is_ended=True),
     "unlisted": lambda job: events.MachinesPending(generation=_generation(job), state="not listed", is_unlisted=True),
+    "old-unlisted": lambda job: events.MachinesPending(
+        generation=job.generations[0].number, state="not listed", is_unlisted=True
+    ),
     "absent": _absent,
     "timer": lambda job: events.Timer(),
     "taken-over": lambda job: events.TakenOver(epoch=2),

@@ -20,7 +20,7 @@ LAYERS = (
     ("tasks",),
     ("cli",),
     ("launchpad",),
-    ("compat", "program"),
+    ("compat", "program", "ui"),
     ("api",),
     ("app",),
     ("check", "keeper", "jobs", "pages"),

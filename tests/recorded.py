@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,6 +34,12 @@ def steps(count: int, *, missing: int = -1) -> list[Output]:
     ]
 
 
+def abandon(sink: StoreSink) -> None:
+    """Let go of a run directory as the death of its client does."""
+    sink.close()
+    os.close(sink._events_file)
+
+
 def make_run(
     directory: Path,
     outputs: Sequence[Event],
@@ -44,7 +51,7 @@ def make_run(
 ) -> StoreSink:
     """Write a run of RANKS hosts with a rank each. failed: a rank that ends with status 1; is_over: the run has ended
 
-    The writer of a run that is not over is returned open; ``close`` lets go of it.
+    The writer of a run that is not over is returned open; ``abandon`` lets go of it.
     """
     placement = place_ranks([Host(name=f"h{node}", address="") for node in range(RANKS)])
     made = spec_of(run=run, workspace=directory, command=("python3", "train.py"), **spec)

@@ -24,6 +24,7 @@ need fish fish
 need tmux tmux
 need rclone rclone
 need fusermount3 fuse3
+need chromium chromium
 need slurmctld slurmctld
 need slurmd slurmd
 need srun slurm-client

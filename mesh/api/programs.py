@@ -53,7 +53,8 @@ def run_program(
     listener: gets all events, and ends the run from another thread by ``listener.end``
     Raises UsageError for hosts that are not in the cluster; whatever goes wrong later is in the result.
     """
-    found, spec = _program(nodes.groups, cluster, options, clusters_file)
+    is_quiet = showing.quiet or showing.look.terse
+    found, spec = _program(nodes.groups, cluster, options, clusters_file, is_quiet=is_quiet)
     spec = replace(spec, ready_timeout=nodes.ready_timeout)
     project = project_here()
     spec, preparation = preparation_of(spec, found, project.modules.descriptions)
@@ -61,9 +62,11 @@ def run_program(
     return run_on(found, spec, showing, check_first=options.check, listener=listener, beside=beside)
 
 
-def _program(groups: Sequence[Group], cluster: str, options: Options, clusters_file: str) -> tuple[Cluster, RunSpec]:
+def _program(
+    groups: Sequence[Group], cluster: str, options: Options, clusters_file: str, *, is_quiet: bool
+) -> tuple[Cluster, RunSpec]:
     """Return the hosts of a program, and its spec. Raises UsageError."""
-    found, project = choose_cluster(cluster, options, clusters_file), project_here()
+    found, project = choose_cluster(cluster, options, clusters_file, is_quiet=is_quiet), project_here()
     check_name(options.name, clusters_file)
     check_workspace(project, Path.home())
     known = {host.name for host in found.hosts}

@@ -18,7 +18,7 @@ ELSEWHERE = {
     "sync rsync upload send put copy cp": ("push pod",),
     "scp": ("push pod", "pull pod PATH"),
     "download get fetch": ("pull pod PATH",),
-    "status top htop queue squeue jobs info who": ("ps",),
+    "status htop queue squeue jobs info who": ("ps",),
     "tail follow": ("logs -f",),
     "log output cat less print": ("logs",),
     "shell login connect sh slogin": ("ssh pod:0",),

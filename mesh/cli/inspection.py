@@ -29,6 +29,10 @@ from mesh.core.ranks import counted
 from mesh.core.statusline import StatusLine
 
 GROUP = "Hosts"
+TOP_HEAD = ("host", "cpu", "memory", "disk read, write /s", "network in, out /s", "run")
+TOP_DROPPED = ("disk read, write /s", "network in, out /s", "run")  # in a narrow terminal, the first one first
+TOP_PERIOD_S = 2.0
+CLEAR = "\x1b[H\x1b[J"  # home, and erase what is below
 SEE_CHECK = "`mesh check CLUSTER` shows what is wrong there"
 
 
@@ -73,6 +77,33 @@ def ps(given: Given) -> None:
         show([*rows.end(), *keeper_lines(api.about_keepers())])
     if answers.failures:
         raise MeshError("\n".join(answers.failures), hint=f"mesh check {cluster}" if cluster else SEE_CHECK)
+
+
+@command(
+    "top",
+    GROUP,
+    "CLUSTER",
+    examples=(("mesh top pod", "again and again, until Ctrl-C"), ("mesh top --json pod", "once, as JSON")),
+)
+def top(given: Given) -> int:
+    """Show CPU, memory, disk, network and GPUs of hosts, and their ranks."""
+    from msgspec import to_builtins
+
+    from mesh.api import figures
+    from mesh.core.width import Table
+
+    is_live = sys.stdout is not None and sys.stdout.isatty() and not given[o.JSON_LIST]
+    while True:
+        found = figures.top(cluster=given[o.CLUSTER], options=given.options(), clusters_file=given[o.CLUSTERS])
+        if given[o.JSON_LIST]:
+            show([dumps(to_builtins(found))])
+        else:
+            table = Table(list(TOP_HEAD), width=columns(), dropped=TOP_DROPPED)
+            lines = list(table.lines(list(figures.top_rows(found))))
+            show([f"{CLEAR}{lines[0]}", *lines[1:]] if is_live else lines)
+        if not is_live:
+            return 1 if any(one.error for one in found) else 0
+        time.sleep(TOP_PERIOD_S)
 
 
 @command(

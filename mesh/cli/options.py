@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from operator import add, or_
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from mesh.cli import jobmanoptions, joboptions, otheroptions, taskoptions
+from mesh.cli import jobmanoptions, joboptions, otheroptions, pageoptions, taskoptions
 from mesh.cli.option import (
     COMMAND,
     DIAGNOSIS,
@@ -103,6 +103,7 @@ SELECT = (
     "pull",
     "check",
     "ps",
+    "top",
     "clean",
 )  # commands that pick hosts of a cluster
 STARTS = ("run", "exec")
@@ -181,6 +182,7 @@ LAUNCHER = text(
     field="launcher",
 )
 BIND = switch("bind", STARTS, RANKS, "each rank sees one GPU (CUDA_VISIBLE_DEVICES)", field="bind")
+SLURM_ENV = switch("slurm-env", STARTS, RANKS, "set Slurm's variables as srun would", field="slurm_env")
 MASTER_PORT = Option(
     "master-port",
     (*STARTS, "check"),
@@ -256,9 +258,8 @@ QUIET = switch("quiet", NARRATES, OUTPUT, "show output and errors alone", short=
 VERBOSE = switch("verbose", NARRATES, OUTPUT, "show each step of all hosts with its time", short="-v")
 JSON = switch("json", (*STARTS, "setup", "push", "pull", "attach", "mad"), OUTPUT, "print events as JSON lines")
 JSON_LIST = switch(
-    "json", ("check", "ps", "clean", "clusters", "stacks", "config"), OUTPUT, "print what was found as JSON"
+    "json", ("check", "ps", "top", "clean", "clusters", "stacks", "config"), OUTPUT, "print what was found as JSON"
 )
-JSON_DIFF = switch("json", ("diff",), OUTPUT, "print the differences as one JSON object")
 JSON_RUNS = switch("json", ("runs",), OUTPUT, "print each run as one JSON object, as in run.json")
 
 GRACE = seconds("grace", (*WITH_PROMPT, "setup", "stop", "restart", "config"), "from SIGTERM to SIGKILL (default: 10)")
@@ -388,7 +389,7 @@ CLUSTERS = text(
 
 # All options in the order of this module, which is that of the help.
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]
-TABLE += [*otheroptions.TABLE, *joboptions.TABLE, *taskoptions.TABLE, *jobmanoptions.TABLE]
+TABLE += [*otheroptions.TABLE, *pageoptions.TABLE, *joboptions.TABLE, *taskoptions.TABLE, *jobmanoptions.TABLE]
 
 
 def options_of(command: str) -> list[AnyOption]:

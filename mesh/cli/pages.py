@@ -1,17 +1,73 @@
-"""A run as one HTML file, and the differences of two runs."""
+"""Runs to look at: pages of a browser, a run as one HTML file, and the differences of two runs."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 from json import dumps
+from typing import TYPE_CHECKING
 
 from mesh.cli import options as o
+from mesh.cli import pageoptions as p
 from mesh.cli.command import Takes, command
 from mesh.cli.options import Given
-from mesh.cli.speech import show
+from mesh.cli.speech import say, show
 from mesh.core.errors import UsageError
 from mesh.core.naming import LAST
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mesh.ui.server import Place
+
 GROUP = "Runs"
+PORT_MAX = 65535
+OPENERS = {"darwin": ("open",), "linux": ("xdg-open",)}
+
+
+@command(
+    "ui",
+    GROUP,
+    examples=(
+        ("mesh ui", "runs, jobs and hosts in your browser, on this machine alone"),
+        ("mesh ui --port 8765 --no-browser", "on a login machine: it prints the line for ssh -L"),
+        ("mesh ui --actions", "with buttons that stop, signal and detach"),
+    ),
+)
+def ui(given: Given) -> None:
+    """Look at runs, jobs and hosts in a browser."""
+    try:
+        from mesh.ui import server
+    except ModuleNotFoundError as error:
+        if error.name not in ("starlette", "uvicorn", "anyio", "h11"):
+            raise
+        hint = f"{sys.executable} -m pip install 'mesh[ui]'"
+        raise UsageError(f"mesh ui: {error.name} is not installed", hint=hint) from error
+    port = given[p.UI_PORT] or 0
+    if port > PORT_MAX:
+        raise UsageError(f"--port: expected a port (0 to {PORT_MAX}), found {port}")
+    place = server.Place(port)
+    with server.redirecting(place) as file:
+        server.serve(place, has_actions=given[p.ACTIONS], ready=lambda: _open(place, file, given))
+
+
+def _open(place: Place, file: Path, given: Given) -> None:
+    """Print the address, and open a browser unless there is none to see."""
+    import socket
+    import subprocess
+
+    show([place.whole])
+    is_remote = "SSH_CONNECTION" in os.environ
+    if is_remote:
+        say(f"from your own machine: ssh -L {place.port}:127.0.0.1:{place.port} {socket.gethostname()}")
+    opener = OPENERS.get(sys.platform)
+    has_screen = sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    if given[p.NO_BROWSER] or is_remote or opener is None or not has_screen:
+        return
+    with contextlib.suppress(OSError):  # no such program: the address is printed
+        quiet = subprocess.DEVNULL
+        subprocess.Popen([*opener, str(file)], stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
 
 
 @command(
@@ -46,7 +102,7 @@ def diff(given: Given) -> int:
     if len(given.words) != 2:
         raise UsageError("expected two runs", hint="mesh diff RUN RUN")
     left, right, found = reporting.diff(given.words[0], given.words[1])
-    if given[o.JSON_DIFF]:
+    if given[p.JSON_DIFF]:
         show([dumps({"runs": [left.run, right.run], "differences": [asdict(one) for one in found]})])
     else:
         show(lines(found, left.run, right.run) if found else [f"{left.run} and {right.run} do not differ"])

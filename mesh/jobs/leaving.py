@@ -1,7 +1,7 @@
 """Condemned machines that a job does not wait for: it asks for others before they are proved gone.
 
 They are deleted and looked at until they are gone. No job ends before that. No rank starts before that either, unless
-the lost machines are proved ended: a machine that Google has preempted runs nothing.
+the lost machines are proved ended, and an answer does not list them: a machine that Google has preempted runs nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from mesh.core.tpu import Recreate
 from mesh.jobs.events import MachinesPending
+from mesh.jobs.generations import with_generation
 from mesh.jobs.orders import Delete, Fetch
 from mesh.jobs.values import Generation, Job, Phase, State
 
@@ -75,14 +76,13 @@ def gone(job: Job, number: int) -> Job:
 
 
 def noted(job: Job, event: MachinesPending) -> Job:
-    """Note that the API shows the present machines, which are condemned, as being deleted, or no more."""
-    generation = job.generation
-    if generation is None or generation.number != event.generation or generation.phase is not Phase.RELEASING:
+    """Note that the API shows condemned machines as being deleted, or no more."""
+    generation = next((one for one in job.generations if one.number == event.generation), None)
+    if generation is None or generation.phase is not Phase.RELEASING:
         return job
     deleting = generation.deleting_since or (event.time if event.is_deleting else 0.0)
     unlisted = generation.unlisted_since or (event.time if event.is_unlisted and generation.is_over else 0.0)
-    changed = replace(generation, deleting_since=deleting, unlisted_since=unlisted)
-    return replace(job, generations=(*job.generations[:-1], changed))
+    return with_generation(job, generation.number, deleting_since=deleting, unlisted_since=unlisted)
 
 
 def wake_times(job: Job) -> list[float]:

@@ -202,7 +202,7 @@ class Job(Struct, frozen=True, kw_only=True):
     @property
     def in_the_way(self) -> tuple[Generation, ...]:
         """Machines that were left, and on which ranks may still run: no other ranks start before these are gone."""
-        return tuple(one for one in self.left if not one.is_over)
+        return tuple(one for one in self.left if not (one.is_over and one.unlisted_since))
 
     @property
     def current(self) -> Attempt | None:

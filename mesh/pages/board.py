@@ -23,6 +23,7 @@ FAILED, LOST, SILENT, RUNNING, READY, WAITING, STOPPED, DONE = (
 )
 STATES = (FAILED, LOST, SILENT, RUNNING, READY, WAITING, STOPPED, DONE)
 OVER = (FAILED, LOST, STOPPED, DONE)
+ENDING = (9, 15)  # signals by which mesh ends ranks
 
 
 @dataclass
@@ -97,8 +98,11 @@ class Board:
                 _move([own], WAITING, time, "starts again")
             case "exited" if own:
                 code, signal = count(event, "code"), count(event, "signal")
-                how = Exited(time=0.0, node=0, rank=own.rank, code=code, signal=signal, oom=event.get("oom") is True)
-                _move([own], FAILED if how.status else DONE, time, how.told() if how.status else "")
+                end = Exited(time=0.0, node=0, rank=own.rank, code=code, signal=signal, oom=event.get("oom") is True)
+                state = FAILED if end.status else DONE
+                if signal in ENDING and any(cell.state in (FAILED, LOST) for cell in self.cells):
+                    state = STOPPED  # run.json has the truth at the end of the run
+                _move([own], state, time, end.told() if end.status else "")
             case "lost" if own:
                 _move([own], LOST, time, text(event, "reason"))
             case "failed":
@@ -114,13 +118,16 @@ class Board:
 
     def end(self, about: Fields) -> None:
         """Note run.json of a run that has ended: ranks that mesh has stopped, and ends that no event has."""
-        ended = number(about, "ended") or 0.0
+        ended, stopped = number(about, "ended") or 0.0, numbers(about, "stopped")
         for item in objects(about, "ranks"):
-            if "code" in item or "signal" in item:
-                self.note({**item, "event": "exited", "time": number(item, "ended") or ended})
-        for rank in numbers(about, "stopped"):
-            if 0 <= rank < len(self.cells) and self.cells[rank].state in (DONE, FAILED):
-                self.cells[rank].state = STOPPED
+            rank = item.get("rank")
+            if ("code" in item or "signal" in item) and isinstance(rank, int) and 0 <= rank < len(self.cells):
+                cell = self.cells[rank]
+                is_good = not count(item, "code") and not count(item, "signal")
+                if cell.state not in OVER:
+                    cell.since = number(item, "ended") or ended
+                if cell.state != LOST:
+                    cell.state = STOPPED if rank in stopped else DONE if is_good else FAILED
         for cell in self.cells:
             if cell.state not in OVER:
                 cell.state, cell.since = STOPPED, ended

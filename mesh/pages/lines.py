@@ -91,6 +91,11 @@ class FoldedOutput:
     def __len__(self) -> int:
         return len(self._ends)
 
+    @property
+    def index_end(self) -> int:
+        """The bytes of the index of the logs that were read."""
+        return self._replay.index_end
+
     def close(self) -> None:
         """Remove the file."""
         self._replay.close()

@@ -6,6 +6,7 @@ On the wire, all of them have the type ``ask`` and their name in ``question``. T
 
 from __future__ import annotations
 
+from .figures import Figures
 from .frames import FrameError
 from .kinds import (
     NAME,
@@ -165,6 +166,15 @@ class AskGpus(Question[Gpus], name="gpus"):
         return record(Gpus)
 
 
+class AskFigures(Question[Figures], name="figures"):
+    """Asks for the use of CPU, memory, disk, network and GPUs."""
+
+    seconds: float = field(SECONDS)  # between the two readings
+
+    def answered_by(self, *, has_enclosed: bool) -> Kind[Figures]:
+        return record(Figures)
+
+
 class AskRuns(Question[Runs], name="runs"):
     """Asks for all runs of the user on the host."""
 
@@ -255,7 +265,21 @@ class Pull(Question[Nothing], name="pull"):
 
 
 QUESTIONS: Table[Question[object]] = Table(
-    *(Check, Listen, Try, Hush, AskWorker, AskGpus, AskRuns, AskJournals, Detach, Pass, AskLeftovers, AskStacks),
+    *(
+        Check,
+        Listen,
+        Try,
+        Hush,
+        AskWorker,
+        AskGpus,
+        AskFigures,
+        AskRuns,
+        AskJournals,
+        Detach,
+        Pass,
+        AskLeftovers,
+        AskStacks,
+    ),
     *(Restart, Stop, Pull),
     by="question",
 )

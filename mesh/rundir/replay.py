@@ -60,6 +60,11 @@ class Replay:
         """Return True if an index holds the order of the output. Valid after ``advance``."""
         return self._files.changed(INDEX) > 0
 
+    @property
+    def index_end(self) -> int:
+        """The bytes of the index whose output was yielded."""
+        return self._place
+
     def shows(self, rank: int, stream: Stream) -> bool:
         """Return True if it is one of the logs that are read."""
         return log_number(rank, stream) in self._logs

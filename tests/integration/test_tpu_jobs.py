@@ -388,7 +388,7 @@ def test_silent_hosts_that_are_ready_are_lost_only_while_a_server_elsewhere_answ
     tpus.control("preempt", **node, how="dead")
     desk.until_row(job, lambda row: row["silent_since"], WITHIN_S)
     tpus.faults()
-    assert eventually(lambda: tpus.state["counts"].get("ListNodes", 0) >= 8, WITHIN_S)
+    assert eventually(lambda: tpus.state["counts"].get("ListNodes", 0) >= 4, WITHIN_S)  # each tries the silent hosts
     assert desk.show(job)["state"] == "running"
     assert not {verb for verb in tpus.state["counts"] if verb.startswith(("Create", "Delete"))}
     with ssh_greeting(port):

@@ -26,7 +26,7 @@ mesh cancel 20261121-101500-3f9c2a
 mesh sync pod
 mesh scp
 mesh status
-mesh top
+mesh htop
 mesh tail
 mesh shell
 mesh doctor

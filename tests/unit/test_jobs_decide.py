@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mesh.core.job import JobSpec, MachinesSpec
 from mesh.core.module import Python, Ssh
 from mesh.jobs.decide import decide, is_news, looks, wake_at
-from mesh.jobs.events import Intended, MachinesLost, NotAsked
+from mesh.jobs.events import Intended, MachinesLost, MachinesPending, NotAsked
 from mesh.jobs.fold import fold, fold_all
 from mesh.jobs.orders import Delete, LookAtMachines, LookAtRun, Make, Prepare, Start, Undo
 from mesh.jobs.restart import backoff
@@ -630,7 +630,7 @@ def test_a_timer_is_wanted_only_where_it_changes_something() -> None:
 
 
 CLOUD_WORDS = ("lost", "sick", "silent-lost", "deleting", "seen-deleting", "old-deleting", "old-absent")
-OVER_WORDS = ("lost-and-over", "unlisted")
+OVER_WORDS = ("lost-and-over", "unlisted", "old-unlisted")
 
 
 class Lives(RuleBasedStateMachine):
@@ -720,8 +720,10 @@ class Lives(RuleBasedStateMachine):
         assert all(order.name in releasing for order in deletes)
         starts = [one for one in job.open if isinstance(one.order, Start)]
         assert len(starts) <= 1
-        over = {one.generation for one in self.history.events if isinstance(one, MachinesLost) and one.is_ended}
-        assert not (starts and [one for one in job.left if one.number not in over])
+        happened = self.history.events
+        over = {one.generation for one in happened if isinstance(one, MachinesLost) and one.is_ended}
+        unlisted = {one.generation for one in happened if isinstance(one, MachinesPending) and one.is_unlisted}
+        assert not (starts and [one for one in job.left if one.number not in over & unlisted])
         assert all(job.current and job.current.run == one.order.run for one in starts if isinstance(one.order, Start))
         intended = {one.op for one in self.history.events if isinstance(one, Intended)}
         assert {one.op for one in job.open} <= intended

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from mesh.backends.pods import plain
 from mesh.backends.pods.access import Access, _official, access_of
 from mesh.backends.pods.credentials import end_of_certificate
+from mesh.engine.credentials import make_credentials
 
 Config = dict[str, Any]
 
@@ -22,9 +22,9 @@ Config = dict[str, Any]
 def pem(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate and its key."""
     place = tmp_path_factory.mktemp("pem")
-    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-    files = ["-subj", "/CN=ana", "-keyout", str(place / "key"), "-out", str(place / "crt")]
-    subprocess.run([*words, *files], check=True, capture_output=True)
+    key, begin, certificate = make_credentials().partition("-----BEGIN CERTIFICATE")
+    (place / "key").write_text(key)
+    (place / "crt").write_text(begin + certificate)
     return place / "crt", place / "key"
 
 

@@ -127,11 +127,23 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
         "recovering",
         "make start delete",
     ),
-    "eager: ranks start beside machines that are ended": (
+    "eager: no rank starts beside machines that are ended, and still listed": (
         SOON,
-        f"{OVER} granted made ready started",
+        f"{OVER} granted made ready",
+        "preparing",
+        "make start delete make",
+    ),
+    "and ranks start once these are not listed": (
+        SOON,
+        f"{OVER} granted made ready old-unlisted started",
         "running",
         "make start delete make start",
+    ),
+    "but not beside machines that are not ended": (
+        SOON,
+        f"{LOST} granted made ready old-unlisted",
+        "preparing",
+        "make start delete make",
     ),
     "machines that never came are waited for": (SOON, "granted made lost", "recovering", "make delete"),
 }

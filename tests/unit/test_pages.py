@@ -21,7 +21,7 @@ from mesh.pages.verdicts import sentence, verdict_lines
 from mesh.rundir.commit import commit_of
 from mesh.rundir.records import Record, read_record
 from tests.conftest import Home
-from tests.recorded import BEGIN, RANKS, TRACEBACK, make_run, steps, written
+from tests.recorded import BEGIN, RANKS, TRACEBACK, abandon, make_run, steps, written
 
 RUN, OTHER = "20261121-101500-3f9c2a", "20261121-101600-aaaaaa"
 HOSTILE = b"</script><script>alert(1)</script> \x1b[31mred\x1b[0m \x1b[2J \xe2\x80\xaeevil \xff\n"
@@ -81,6 +81,7 @@ def test_windows_of_lines_that_still_come(tmp_path: Path) -> None:
         assert (output.first_of([0], 7), output.first_of([1], 0)) == (7, -1)
     finally:
         output.close()
+        abandon(sink)
 
 
 def test_hostile_lines_are_text_without_control_sequences(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh.agent.ask import checks, clean, gpus, reach, runs, stacks, tpu
+from mesh.agent.ask import checks, clean, figures, gpus, reach, runs, stacks, tpu
 from mesh.agent.ask.context import Context
 from mesh.protocol import questions as protocol
 
@@ -43,6 +43,7 @@ QUESTIONS = dict(
         _row(protocol.Hush, reach.hush),
         _row(protocol.AskWorker, tpu.worker),
         _row(protocol.AskGpus, gpus.gpus),
+        _row(protocol.AskFigures, figures.figures),
         _row(protocol.AskRuns, runs.list_runs),
         _row(protocol.AskJournals, runs.list_journals),
         _row(protocol.Detach, runs.detach),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ WEBSOCKET_STATUS = 101  # the status of HTTP that opens a websocket
 OTHER_UID = "recondition"  # in the words of a server that has another object of the name
 CONNECTIONS_KEPT = 16  # for requests at the same time
 ROLE_HINT = "`mesh pods role` prints the Role that mesh needs"
+CONNECTION = re.compile(r"^.*?HTTPS?Connection(Pool)?( object|\([^)]*\))( at 0x\w+)?>?: ")  # in errors of urllib3
 Body = Mapping[str, object]  # of a request
 T = TypeVar("T")
 
@@ -300,9 +302,11 @@ def _goes_around(access: Access) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the end of an error's text, without urllib3's objects in it.
+    """Return an error's text without urllib3's connection at its beginning.
 
-    >>> _reason(OSError("<a.b object at 0x1>: Failed to connect: refused"))
+    >>> _reason(OSError("<a.HTTPSConnection(host='h', port=1) at 0x1>: Failed to connect: refused"))
+    'Failed to connect: refused'
+    >>> _reason(OSError("HTTPSConnection(host='h', port=1): Failed to connect: refused"))
     'Failed to connect: refused'
     """
-    return str(error).rpartition(">: ")[2].strip("')") or type(error).__name__
+    return CONNECTION.sub("", str(error)) or type(error).__name__

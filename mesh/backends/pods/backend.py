@@ -25,6 +25,7 @@ OPENED_AT_ONCE = 32  # pods
 WHY_TIMEOUT_S = 1.8  # for the API to answer why a pod is gone
 END_SHOWN_S = 4.0  # after the end of a container, until its kubelet has reported it
 LOOK_TIMEOUT_S = 10.0
+REOPEN_TIMEOUT_S = 5.0  # for a look at a pod; a server that starts accepts connections before it answers
 WATCH_PAUSE_S = 1.0  # before a watch that has failed is begun again
 API, RIGHTS = "api", "rights"  # steps of core.events.POD_STEPS
 JOIN_TIMEOUT_S = 2.0
@@ -80,10 +81,11 @@ class PodsBackend:
 
     def reopen(self, node: int, argv: Sequence[str]) -> ExecChannel:
         name = self._hosts[node].name
-        if not self._gone.get(name):
-            self._ask(name, LOOK_TIMEOUT_S)
+        pod = None if self._gone.get(name) else self._ask(name, REOPEN_TIMEOUT_S)
         if gone := self._gone.get(name):
             raise HostUnreachable(gone, step=state.SCHEDULE, is_final=True)
+        if pod is None and self._away:
+            raise HostUnreachable(self._away, step=API)
         return self._exec(node, argv)
 
     def _exec(self, node: int, argv: Sequence[str]) -> ExecChannel:

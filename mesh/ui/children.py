@@ -1,0 +1,90 @@
+"""Child processes that ask hosts: `mesh check`, `stacks` and `top` with fixed words, one of each kind at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+
+from msgspec import Struct
+
+ANSWER_LIMIT_S = 90.0
+FRESH_S = 2.0  # for which an answer serves another request
+ERROR_CHARACTERS = 2000
+
+
+class Answer(Struct, frozen=True):
+    """The end of a child."""
+
+    status: int
+    found: object  # the JSON that it printed; None: none
+    error: str
+
+
+class Children:
+    """The children of this server. They end with it."""
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[str, ...], asyncio.Task[Answer]] = {}
+        self._doing: set[asyncio.Task[Answer]] = set()
+        self._answers: dict[tuple[str, ...], tuple[float, Answer]] = {}
+
+    async def ask(self, *words: str) -> Answer:
+        """Run mesh with these words. Requests for the same share one child."""
+        at, known = self._answers.get(words, (0.0, None))
+        if known and time.monotonic() < at + FRESH_S:
+            return known
+        task = self._running.get(words)
+        if task is None:
+            task = self._running[words] = asyncio.create_task(_run(words))
+            task.add_done_callback(lambda done: self._running.pop(words, None))
+        answer = await asyncio.shield(task)
+        self._answers = {words: (time.monotonic(), answer)}
+        return answer
+
+    async def do(self, *words: str) -> Answer:
+        """Run mesh with these words, which change something: each call has a child of its own."""
+        task = asyncio.create_task(_run(words))
+        self._doing.add(task)
+        task.add_done_callback(self._doing.discard)
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """End all children."""
+        tasks = [*self._running.values(), *self._doing]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _run(words: tuple[str, ...]) -> Answer:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "mesh",
+        *words,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), ANSWER_LIMIT_S)
+    except asyncio.TimeoutError:
+        return Answer(124, None, f"mesh {words[0]}: no answer after {ANSWER_LIMIT_S:.0f} s")
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            await process.wait()
+    return Answer(process.returncode or 0, _json(out), err.decode("utf-8", "replace")[-ERROR_CHARACTERS:])
+
+
+def _json(out: bytes) -> object:
+    try:
+        return json.loads(out)
+    except ValueError:
+        return None

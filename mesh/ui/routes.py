@@ -1,0 +1,316 @@
+"""The answers below /api/: runs, jobs, machines and hosts, as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from mesh.api.jobpages import job_page, jobs_page, machines_page
+from mesh.core.errors import MeshError, UsageError
+from mesh.core.events import Stream
+from mesh.core.ranks import choose_ranks
+from mesh.pages.differences import differences
+from mesh.pages.fields import objects, text
+from mesh.pages.lines import EVERYTHING, STREAMS, Choice, FoldedOutput
+from mesh.pages.metrics import Metrics
+from mesh.pages.stackgroups import merged
+from mesh.pages.verdicts import verdict_lines
+from mesh.rundir.listing import record_as_json
+from mesh.rundir.records import Record
+from mesh.ui.actions import act
+from mesh.ui.children import Answer
+from mesh.ui.clusters import cluster_rows, known_cluster
+from mesh.ui.state import State
+from mesh.ui.streams import now_stream, run_stream
+
+WINDOW_LINES_MAX = 2000
+METRICS_LIMIT_S = 10.0
+SLICE_S = 0.5
+STREAM_NAMES = {"stdout": (Stream.STDOUT,), "stderr": (Stream.STDERR,), "prerun": (Stream.PRERUN,)}
+T = TypeVar("T")
+Answering = Callable[[Request], Awaitable[Response]]
+
+
+class NotThere(MeshError):
+    """The thing that a page asks for is gone, or never was."""
+
+
+def answered(answer: Answering) -> Answering:
+    """Turn the errors of an answer into JSON that a page shows in one line."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except NotThere as error:
+            return _problem(404, error)
+        except UsageError as error:
+            return _problem(400, error)
+        except MeshError as error:
+            return _problem(409, error)
+        except OSError as error:
+            return _problem(404, MeshError(f"cannot be read: {error.strerror or error}"))
+
+    return guarded
+
+
+def _problem(status: int, error: MeshError) -> Response:
+    return JSONResponse({"error": str(error), "hint": error.hint}, status)
+
+
+def _state(request: Request) -> State:
+    state: State = request.app.state.mesh
+    return state
+
+
+def _record(request: Request) -> Record:
+    """Return the run that a path names. Raises NotThere."""
+    run: str = request.path_params["run"]
+    record = _state(request).runs.record(run)
+    if record is None:
+        raise NotThere("this run is not on this machine, or was removed", hint="mesh runs --all")
+    return record
+
+
+def choice_of(request: Request, record: Record) -> Choice:
+    """Return the part of the output that a request asks for. Raises UsageError."""
+    query = request.query_params
+    ranks = frozenset(choose_ranks("ranks", query["ranks"], record.placement)) if query.get("ranks") else None
+    if host := query.get("host", ""):
+        nodes = [node for node, one in enumerate(record.placement.hosts) if one.name == host]
+        of_host = frozenset(rank for node in nodes for rank in record.placement.ranks(node))
+        ranks = of_host if ranks is None else ranks & of_host
+    try:
+        re.compile(query.get("grep", ""))
+        since = float(query.get("since") or 0.0)
+    except (re.error, OverflowError, RecursionError, ValueError) as error:
+        raise UsageError(f"the filter is wrong: {error}") from error
+    streams = STREAM_NAMES.get(query.get("stream", ""), STREAMS)
+    return Choice(ranks=ranks, streams=streams, grep=query.get("grep", ""), since=since)
+
+
+async def now(request: Request) -> Response:
+    """Stream the cards of the runs that are on."""
+    state = _state(request)
+    return _stream(now_stream(state.pumps, state.cards))
+
+
+def _stream(source: object) -> Response:
+    return StreamingResponse(source, media_type="text/event-stream")  # type: ignore[arg-type]
+
+
+async def runs(request: Request) -> Response:
+    """Return all runs as rows."""
+    return JSONResponse({"runs": await run_in_threadpool(_state(request).runs.rows)})
+
+
+async def run(request: Request) -> Response:
+    """Return run.json as `mesh runs --json` prints it, with the verdict in lines and the names of the hosts."""
+    record = await run_in_threadpool(_record, request)
+    fields = json.loads(await run_in_threadpool(record_as_json, record))
+    placement = record.placement
+    hosts = [placement.hosts[placement.node(rank)].name for rank in range(placement.world_size)]
+    roles = [placement.role(rank) for rank in range(placement.world_size)]
+    return JSONResponse(
+        {"record": fields, "verdict_lines": verdict_lines(record.about), "hosts": hosts, "roles": roles}
+    )
+
+
+async def stream(request: Request) -> Response:
+    """Stream the changes of a run; Last-Event-ID: where another stream has ended."""
+    record = await run_in_threadpool(_record, request)
+    last = request.headers.get("last-event-id", "")
+    place = int(last) if last.isascii() and last.isdecimal() and len(last) < 16 else 0
+    state = _state(request)
+    return _stream(run_stream(state.views, state.pumps, record, place))
+
+
+async def lines(request: Request) -> Response:
+    """Return a window of the folded lines."""
+    record = await run_in_threadpool(_record, request)
+    choice = choice_of(request, record)
+    first, count = _whole(request, "first"), min(_whole(request, "count", 200), WINDOW_LINES_MAX)
+
+    def find() -> dict[str, object]:
+        with _state(request).views.of(record, choice) as view:
+            # The stream of the whole output looks by itself, and a first window must not wait for more.
+            is_streamed = _state(request).pumps.has(f"run {record.run}")
+            is_looked_at = is_streamed and choice == EVERYTHING and view.count()[0] > 0
+            more = view.more if is_looked_at else view.look()
+            total, is_complete = view.count()
+            found: dict[str, object] = {"lines": total, "complete": is_complete, "folding": more}
+            if (rank := request.query_params.get("rank", "")).isdecimal():
+                first_of = view.first_of(int(rank), first)
+                found["first_of"] = first_of
+            found["rows"] = [line.row() for line in view.window(first, count)]
+            found["members"] = view.members(first) if count == 1 else []
+            return found
+
+    return JSONResponse(await run_in_threadpool(find))
+
+
+def _whole(request: Request, name: str, otherwise: int = 0) -> int:
+    value = request.query_params.get(name, "")
+    return int(value) if value.isascii() and value.isdecimal() and len(value) < 12 else otherwise
+
+
+async def timeline(request: Request) -> Response:
+    """Return the bars of all hosts, and the stacks that events have."""
+    record = await run_in_threadpool(_record, request)
+
+    def find() -> dict[str, object]:
+        with _state(request).views.of(record) as view, view.lock:
+            while view.look() and not view.events:
+                pass
+            end = record.ended or time.time()
+            bars = [bar.row() for bar in view.timeline.bars(end)]
+            marks = [mark.row() for mark in view.timeline.marks]
+            return {"bars": bars, "marks": marks, "hosts": list(record.hosts), "first": record.about.get("first")}
+
+    return JSONResponse(await run_in_threadpool(find))
+
+
+async def metrics(request: Request) -> Response:
+    """Return the numbers in the lines of a run by step."""
+    record = await run_in_threadpool(_record, request)
+
+    def find() -> dict[str, object]:
+        found = Metrics()
+        output = FoldedOutput(record, seen=found.output)
+        until = time.monotonic() + METRICS_LIMIT_S
+        try:
+            while (more := output.advance(SLICE_S)) and time.monotonic() < until:
+                pass
+        finally:
+            output.close()
+        points = {name: [point.row() for point in points] for name, points in found.points().items()}
+        return {"metrics": points, "cut": more}
+
+    return JSONResponse(await run_in_threadpool(find))
+
+
+async def stacks(request: Request) -> Response:
+    """Return the stacks that the events of a run have; with ?now=1 ask its hosts, as `mesh stacks --json` does."""
+    record = await run_in_threadpool(_record, request)
+    if request.query_params.get("now") == "1":
+        return _of_child(await _state(request).children.ask("stacks", "--json", record.run))
+
+    def find() -> list[dict[str, object]]:
+        with _state(request).views.of(record) as view, view.lock:
+            view.look()
+            taken = [one.fields for one in view.events if text(one.fields, "event") == "stacks"]
+        groups = merged(group for fields in taken for group in objects(fields, "groups"))
+        return [{"ranks": list(one.ranks), "head": one.head, "calls": list(one.calls)} for one in groups]
+
+    return JSONResponse({"recorded": await run_in_threadpool(find)})
+
+
+def _of_child(answer: Answer) -> Response:
+    return JSONResponse({"status": answer.status, "found": answer.found, "error": answer.error})
+
+
+async def compare(request: Request) -> Response:
+    """Return the facts in which two runs differ."""
+    state = _state(request)
+    names = request.query_params.getlist("run")
+    found = [record for name in names if (record := await run_in_threadpool(state.runs.record, name))]
+    if len(found) != 2:
+        raise NotThere("two runs of this machine are compared", hint="mesh diff RUN RUN")
+    rows = await run_in_threadpool(differences, found[0], found[1])
+    return JSONResponse({"differences": [[one.what, one.left, one.right] for one in rows]})
+
+
+async def clusters(request: Request) -> Response:
+    """Return all clusters with their hosts."""
+    return JSONResponse({"clusters": await run_in_threadpool(cluster_rows)})
+
+
+async def check(request: Request) -> Response:
+    """Ask the hosts of a cluster, as `mesh check --json` does."""
+    return _of_child(await _asked(request, "check"))
+
+
+async def top(request: Request) -> Response:
+    """Ask the hosts of a cluster for their figures, as `mesh top --json` does."""
+    answer = await _asked(request, "top")
+    name = request.path_params["cluster"]
+    history = _state(request).history.add(name, answer.found)
+    return JSONResponse({"status": answer.status, "found": answer.found, "error": answer.error, "history": history})
+
+
+async def _asked(request: Request, command: str) -> Answer:
+    name = request.path_params["cluster"]
+    if not await run_in_threadpool(known_cluster, name):
+        raise NotThere("there is no such cluster", hint="mesh clusters")
+    return await _state(request).children.ask(command, "--json", name)
+
+
+async def jobs(request: Request) -> Response:
+    """Return the jobs, their costs, and the steward."""
+    return JSONResponse(await run_in_threadpool(jobs_page, request.query_params.get("all") == "1"))
+
+
+async def job(request: Request) -> Response:
+    """Return all about a job."""
+    return JSONResponse(await run_in_threadpool(job_page, request.path_params["job"]))
+
+
+async def machines(request: Request) -> Response:
+    """Return the machines of jobs; with ?audit=1 or ?quota=1 ask the cloud, as `mesh job audit --json` does."""
+    for verb in ("audit", "quota"):
+        if request.query_params.get(verb) == "1":
+            return _of_child(await _state(request).children.ask("job", verb, "--json"))
+    return JSONResponse(await run_in_threadpool(machines_page))
+
+
+async def action(request: Request) -> Response:
+    """Stop, signal or detach a run."""
+    state = _state(request)
+    if not state.has_actions:
+        raise UsageError("this page is for reading", hint="mesh ui --actions")
+    record = await run_in_threadpool(_record, request)
+    body = await request.body()
+    return _of_child(await act(state.children, record.run, request.path_params["verb"], body))
+
+
+async def unknown(request: Request) -> Response:
+    """Answer for an address that there is not."""
+    raise NotThere("there is no such address")
+
+
+async def about(request: Request) -> Response:
+    """Return the facts of this server."""
+    state = _state(request)
+    return JSONResponse({"actions": state.has_actions, "version": state.version, "now": time.time()})
+
+
+_ANSWERS: dict[str, Answering] = {
+    "about": about,
+    "now": now,
+    "runs": runs,
+    "compare": compare,
+    "runs/{run}": run,
+    "runs/{run}/stream": stream,
+    "runs/{run}/lines": lines,
+    "runs/{run}/timeline": timeline,
+    "runs/{run}/metrics": metrics,
+    "runs/{run}/stacks": stacks,
+    "clusters": clusters,
+    "check/{cluster}": check,
+    "top/{cluster}": top,
+    "jobs": jobs,
+    "jobs/{job:int}": job,
+    "machines": machines,
+}
+ROUTES = [
+    *(Route(f"/api/{path}", answered(answer), methods=["GET"]) for path, answer in _ANSWERS.items()),
+    Route("/api/runs/{run}/{verb}", answered(action), methods=["POST"]),
+    Route("/api/{path:path}", answered(unknown)),
+]

@@ -1,0 +1,108 @@
+"""The server: an address on 127.0.0.1, the token of its user, and the file by which a browser gets it."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import os
+import secrets
+import signal
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+
+from mesh.core.errors import MeshError
+from mesh.ui.guard import Guard
+from mesh.ui.routes import ROUTES
+from mesh.ui.state import State
+from mesh.ui.static import file_routes
+
+ADDRESS = "127.0.0.1"
+TOKEN_BYTES = 16
+FAREWELL_S = 1  # that open streams have at the end
+PAGE = '<!doctype html><meta charset="utf-8"><title>mesh ui</title><script>location.replace({address})</script>'
+
+
+class Place:
+    """The socket of the server, its token and its address."""
+
+    def __init__(self, port: int) -> None:
+        """port: 0 for any. Raises MeshError if it is taken."""
+        self.token = secrets.token_urlsafe(TOKEN_BYTES)
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self.socket.bind((ADDRESS, port))
+        except OSError as error:
+            self.socket.close()
+            raise MeshError(f"port {port} on {ADDRESS}: {error.strerror}", hint="mesh ui --port 0") from error
+        self.socket.listen()
+        self.port: int = self.socket.getsockname()[1]
+
+    @property
+    def address(self) -> str:
+        """The address of the pages without the token."""
+        return f"http://{ADDRESS}:{self.port}/"
+
+    @property
+    def whole(self) -> str:
+        """The address with the token, in a part that no browser sends."""
+        return f"{self.address}#token={self.token}"
+
+
+def make_app(place: Place, state: State) -> Guard:
+    """Return the application behind its guard."""
+    app = Starlette(routes=[*ROUTES, *file_routes()])
+    app.state.mesh = state
+    return Guard(app, token=place.token, port=place.port)
+
+
+@contextlib.contextmanager
+def redirecting(place: Place) -> Iterator[Path]:
+    """Yield a file of this user alone that sends a browser to the pages: the command line of a browser is public."""
+    with tempfile.TemporaryDirectory(prefix="mesh-ui-") as directory:
+        path = Path(directory) / "mesh-ui.html"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(PAGE.format(address=f"'{html.escape(place.whole)}'"))
+        yield path
+
+
+def serve(place: Place, *, has_actions: bool, ready: Callable[[], object] = lambda: None) -> None:
+    """Serve the pages until SIGINT or SIGTERM. ready: is called before the first request"""
+    state = State(has_actions=has_actions)
+    config = uvicorn.Config(
+        make_app(place, state),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        http="h11",
+        loop="asyncio",
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=FAREWELL_S,
+    )
+    server = _Server(config, state)
+    ready()
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[place.socket])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _Server(uvicorn.Server):
+    """A server that ends its children and lets go of its files."""
+
+    def __init__(self, config: uvicorn.Config, state: State) -> None:
+        super().__init__(config)
+        self._state = state
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._state.pumps.close()
+        await super().shutdown(sockets)
+        await self._state.children.close()
+        self._state.views.close()

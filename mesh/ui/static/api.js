@@ -1,0 +1,84 @@
+// Requests to the server. The token is in this tab's memory, and goes along as a header: there is no cookie.
+
+const KEY = "mesh-token";
+const RETRY_MS = 1000;
+
+/** Take the token out of the address, where the redirecting file has put it. */
+export function takeToken() {
+  const given = /^#token=([\w-]+)$/.exec(location.hash);
+  if (given) {
+    sessionStorage.setItem(KEY, given[1]);
+    history.replaceState(null, "", location.pathname + location.search);
+  }
+  return sessionStorage.getItem(KEY) !== null;
+}
+
+const headers = (more = {}) => ({ Authorization: `Bearer ${sessionStorage.getItem(KEY) ?? ""}`, ...more });
+
+/** Get JSON. An answer that is an error is thrown with its text and hint. */
+export async function get(path, signal) {
+  return read(await fetch(`/api/${path}`, { headers: headers(), signal }));
+}
+
+export async function post(path, body) {
+  const options = { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body) };
+  return read(await fetch(`/api/${path}`, options));
+}
+
+async function read(response) {
+  const data = await response.json();
+  if (!response.ok) throw Object.assign(new Error(data.error), { hint: data.hint ?? "", status: response.status });
+  return data;
+}
+
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+
+/**
+ * Read a stream of events until the signal ends it. A stream that breaks goes on where it was, by its last id.
+ * take(name, data) gets each event once; state(text) says how the connection is.
+ */
+export async function stream(path, signal, take, state = () => {}) {
+  let last = "";
+  while (!signal.aborted) {
+    try {
+      const response = await fetch(`/api/${path}`, { headers: headers(last ? { "Last-Event-ID": last } : {}), signal });
+      if (!response.ok) {
+        await read(response);
+        return;
+      }
+      state("");
+      last = await readEvents(response.body.getReader(), last, take);
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error.status) {
+        take("error", error);
+        return;
+      }
+      last = error.last ?? last;
+    }
+    if (signal.aborted) return;
+    state("connecting again");
+    await pause(RETRY_MS);
+  }
+}
+
+async function readEvents(reader, last, take) {
+  const decoder = new TextDecoder();
+  let rest = "";
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return last;
+      const parts = (rest + decoder.decode(value, { stream: true })).split("\n\n");
+      rest = parts.pop();
+      for (const part of parts) {
+        const fields = Object.fromEntries(part.split("\n").filter((line) => line && !line.startsWith(":"))
+          .map((line) => [line.slice(0, line.indexOf(": ")), line.slice(line.indexOf(": ") + 2)]));
+        if (fields.event) take(fields.event, JSON.parse(fields.data));
+        if (fields.id) last = fields.id;
+      }
+    }
+  } catch (error) {
+    throw Object.assign(error, { last });
+  }
+}

@@ -1,0 +1,196 @@
+"""The server of `mesh ui`: who gets an answer, what the answers are, and streams that go on where they broke."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from mesh.core.events import Output
+from tests.conftest import Home
+from tests.recorded import BEGIN, RANKS, TRACEBACK, abandon, make_run, steps, written
+from tests.uiserver import Served, redirecting_file, serving
+
+RUN, OTHER, LATER = "20261121-101500-3f9c2a", "20261121-101600-aaaaaa", "20261121-101700-bbbbbb"
+
+
+@pytest.fixture
+def runs(home: Home) -> Path:
+    directory = home.path / ".local/state/mesh/runs"
+    directory.mkdir(parents=True)
+    make_run(directory, [*steps(6, missing=2), written(9.5, 2, TRACEBACK)], failed=2)
+    make_run(directory, steps(3), run=OTHER, grace=3.0)
+    return directory
+
+
+def listeners(port: int) -> list[str]:
+    """Return the local addresses that listen at a port, as the kernel writes them."""
+    lines = Path("/proc/net/tcp").read_text().splitlines() + Path("/proc/net/tcp6").read_text().splitlines()
+    found = [line.split()[1] for line in lines if line.split()[3] == "0A"]
+    return [address for address in found if address.endswith(f":{port:04X}")]
+
+
+def test_only_its_user_gets_an_answer(home: Home, runs: Path) -> None:
+    with serving(home) as served:
+        assert listeners(served.port) == [f"0100007F:{served.port:04X}"]
+        assert served.ask("runs")[0] == 200
+        assert served.ask("runs", Authorization="")[0] == 401
+        assert served.ask("runs", Authorization="Bearer wrong")[0] == 401
+        assert served.ask("runs", Host="evil.example")[0] == 403
+        assert served.ask("runs", Host=f"evil.example:{served.port}")[0] == 403
+        assert served.ask("runs", Origin="http://evil.example")[0] == 403
+        assert served.ask("runs", Origin="null")[0] == 403
+        assert served.ask("runs", Origin=f"http://localhost:{served.port}")[0] == 200
+        assert served.ask("runs", Sec_Fetch_Site="cross-site")[0] == 403
+        assert served.fetch("/", Host="evil.example")[0] == 403
+        status, headers, page = served.fetch("/", Authorization="")
+        assert status == 200
+        assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
+        assert "set-cookie" not in headers
+        assert served.token not in page.decode()
+        assert served.fetch("/static/main.js")[1]["content-type"].startswith("text/javascript")
+        assert served.fetch("/static/%2e%2e/server.py")[0] == 404
+        file = redirecting_file(home)
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert served.token in file.read_text()
+        command_line = Path(f"/proc/{served.process.pid}/cmdline").read_bytes()
+        assert served.token.encode() not in command_line
+
+
+def test_runs_are_looked_up_in_the_listing(home: Home, runs: Path) -> None:
+    (home.path / "secret").mkdir()
+    (home.path / "secret/run.json").write_text("{}")
+    with serving(home) as served:
+        for name in ("..%2f..%2f..%2f..%2fsecret", "..", "20261121-101500-ffffff", "last", "%00"):
+            assert served.ask(f"runs/{name}")[0] == 404, name
+        status, found = served.ask(f"runs/{RUN}/stop", method="POST", body="{}")
+        assert (status, found["hint"]) == (400, "mesh ui --actions")
+        assert served.ask(f"check/{'--help'}")[0] == 404
+
+
+def test_answers_about_a_run(home: Home, runs: Path) -> None:
+    with serving(home) as served:
+        rows = served.get("runs")["runs"]
+        assert [(row["run"], row["status"]) for row in rows] == [(OTHER, "done"), (RUN, "failed, exit 1")]
+        assert rows[1]["verdict"].startswith("rank 2 on h2 failed first: exit 1")
+        (printed,) = [line for line in home.mesh("runs", "--json").out.decode().splitlines() if RUN in line]
+        assert served.get(f"runs/{RUN}")["record"] == json.loads(printed)
+        found = served.get(f"runs/{RUN}/lines?count=1000")
+        assert found["complete"]
+        text = "".join(f"{label} {text}\n" for _, label, _, text, _ in found["rows"])
+        assert text == home.mesh("logs", "--output", "fold", "--local", RUN).out.decode()
+        assert served.get(f"runs/{RUN}/lines?first=2&count=1")["members"] == [0, 1, 3]
+        assert served.get(f"runs/{RUN}/lines?ranks=2&grep=Error&count=9")["lines"] == 1
+        assert served.ask(f"runs/{RUN}/lines?grep=(")[0] == 400
+        assert served.ask(f"runs/{RUN}/lines?ranks=x")[0] == 400
+        events = (runs / RUN / "events.jsonl").read_text().splitlines()
+        assert len(served.get(f"runs/{RUN}/timeline")["marks"]) == len(events)
+        assert len(served.get(f"runs/{RUN}/metrics")["metrics"]["loss"]) == 6
+        differences = served.get(f"compare?run={RUN}&run={OTHER}")["differences"]
+        assert ["rule grace", "10.0", "3.0"] in differences
+        assert served.ask(f"compare?run={RUN}")[0] == 404
+        assert served.get("clusters")["clusters"][0]["name"] == "local"
+        assert served.get("jobs")["jobs"] == []
+        assert served.get("jobs")["steward"] is None
+        assert served.get("machines")["machines"] == []
+
+
+def states(served: Served, run: str, last: str = "") -> tuple[list[str], list[list[object]], dict[str, object]]:
+    """Return the ids, the marks and the last state of a stream up to the end of a run that is over."""
+    ids, marks = [], []
+    with served.stream(f"runs/{run}/stream", last) as events:
+        for place, name, data in events:
+            assert name == "run"
+            ids.append(place)
+            marks += data["events"]
+            if data["complete"]:
+                return ids, marks, data
+    raise AssertionError("the stream has ended")
+
+
+def test_a_stream_goes_on_where_another_one_has_ended(home: Home, runs: Path) -> None:
+    sink = make_run(runs, [], run=LATER, is_over=False)
+    sink.idle()
+    with serving(home) as served, served.stream(f"runs/{LATER}/stream") as events:
+        last, _, first = next(events)
+        assert first["row"]["state"] == "on"
+        assert len(first["ranks"]) == RANKS
+        sink.handle(Output(time=BEGIN + 5, node=0, rank=0, stream=written(0, 0, b"").stream, data=b"step 1 loss 2\n"))
+        sink.close()
+        seen = first["events"]
+        for place, _, data in events:
+            last = place
+            seen += data["events"]
+            if data["lines"]:
+                break
+        abandon(sink)
+        assert data["ranks"][0][:2] == [0, "running"]
+        assert data["ranks"][0][4:6] == [1, "step"]
+    text = (runs / LATER / "events.jsonl").read_bytes()
+    more = b'{"event":"notice","time":1700000030.0,"text":"one"}\n{"event":"notice","time":1700000031.0,"text":"two"}\n'
+    (runs / LATER / "events.jsonl").write_bytes(text + more + b'{"event":"cut')
+    with serving(home) as served:
+        ids, marks, state = states(served, LATER, last)
+        assert [mark[4] for mark in marks] == ["one", "two"]
+        assert int(ids[-1]) == len(text + more)
+        assert len(seen) + len(marks) == len((text + more).splitlines())
+        row = state["row"]
+        assert isinstance(row, dict)
+        assert row["status"] == "client died"
+
+
+def test_a_run_that_is_removed_while_it_is_looked_at(home: Home, runs: Path) -> None:
+    with serving(home) as served, served.stream(f"runs/{RUN}/stream") as events:
+        next(events)
+        shutil.rmtree(runs / RUN)
+        names = [name for _, name, data in events]
+        assert names[-1] == "gone"
+        assert served.ask(f"runs/{RUN}/lines")[0] == 404
+        assert served.ask(f"runs/{OTHER}/lines")[0] == 200
+
+
+def test_cards_of_the_runs_that_are_on(home: Home, runs: Path) -> None:
+    with serving(home) as served, served.stream("now") as events:
+        _, _, data = next(events)
+        assert data["state"]["cards"] == []
+        sink = make_run(runs, steps(3, missing=1), run="20261121-101800-cccccc", is_over=False)
+        while not data["state"]["cards"] or not data["state"]["cards"][0]["slowest"]:
+            sink.idle()
+            _, _, data = next(events)
+        card = data["state"]["cards"][0]
+        assert (card["run"], card["counts"]) == ("20261121-101800-cccccc", {"running": RANKS})
+        assert card["slowest"] == [1, "step", 1]
+        abandon(sink)
+
+
+def test_a_home_without_runs_and_a_broken_store(home: Home) -> None:
+    store = home.path / ".local/state/mesh/jobs/store.db"
+    store.parent.mkdir(parents=True)
+    store.write_bytes(b"no database at all, and long enough to be read as one" * 100)
+    with serving(home) as served:
+        assert served.get("runs") == {"runs": []}
+        status, found = served.ask("jobs")
+        assert status == 409
+        assert str(store) in found["error"]
+
+
+def test_what_is_said_before_the_server_begins(home: Home, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = home.mesh("ui", "--no-browser", "--port", str(port))
+        assert (done.status, done.err) == (
+            125,
+            f"error: port {port} on 127.0.0.1: Address already in use\n       mesh ui --port 0\n",
+        )
+    assert home.mesh("ui", "--port", "70000").status == 2
+    (tmp_path / "starlette.py").write_text("raise ModuleNotFoundError('starlette', name='starlette')\n")
+    home.environ["PYTHONPATH"] = f"{tmp_path}:{home.environ['PYTHONPATH']}"
+    done = home.mesh("ui", "--no-browser")
+    assert done.status == 2
+    assert "-m pip install 'mesh[ui]'" in done.err
