@@ -180,6 +180,17 @@ def check_time(cluster: Cluster, spec: RunSpec) -> None:
         )
 
 
+def with_slurm_job(cluster: Cluster, spec: RunSpec) -> RunSpec:
+    """Return a spec whose ranks get the number of their job with Slurm's other variables. Raises UsageError."""
+    job = cluster.allocation.job
+    if not spec.rules.slurm_env:
+        return spec
+    if not job:
+        raise UsageError(f"--slurm-env: {cluster.name} is no allocation of Slurm", hint="leave it out")
+    variables = {"SLURM_JOB_ID": job, "SLURM_JOBID": job}
+    return replace(spec, groups=tuple(replace(one, env={**variables, **one.env}) for one in spec.groups))
+
+
 def new_client() -> Client:
     """Return this process as the client of a run."""
     # A program may have replaced stderr, also by None.

@@ -14,6 +14,7 @@ from mesh.api.choosing import (
     choose_cluster,
     make_spec,
     project_here,
+    with_slurm_job,
 )
 from mesh.api.running import Beside, Listener, OnEvent, run_on
 from mesh.api.streaming import EventStream as EventStream
@@ -117,6 +118,7 @@ def _run_spec(
     check_workspace(project, Path.home())
     spec, found = _with_roles(make_spec(project, options, _words(command, options)), found, options)
     check_time(found, spec)
+    spec = with_slurm_job(found, spec)
     with_lock = carrier_of(found).locks
     return found, replace(spec, lock=with_lock and not spec.share, claim=with_lock)
 
@@ -168,6 +170,7 @@ def _exec_spec(
     check_name(options.name, clusters_file)
     spec = make_spec(project_here(), options, _words(command, options))
     check_time(found, spec)
+    spec = with_slurm_job(found, spec)
     spec = replace(spec, project=found.workspace or spec.project)
     # A detached run needs all its hosts, as their agents end it together.
     skips = spec.rules.keep_going and not spec.detach

@@ -182,6 +182,7 @@ LAUNCHER = text(
     field="launcher",
 )
 BIND = switch("bind", STARTS, RANKS, "each rank sees one GPU (CUDA_VISIBLE_DEVICES)", field="bind")
+SLURM_ENV = switch("slurm-env", STARTS, RANKS, "set Slurm's variables as srun would", field="slurm_env")
 MASTER_PORT = Option(
     "master-port",
     (*STARTS, "check"),

@@ -105,8 +105,13 @@ class Backend(Protocol):
 class Announces(Protocol):
     """A backend whose scheduler may end hosts, and has the reason."""
 
-    def ending(self, node: int) -> str:
-        """Return why the scheduler is ending a host; "" if it is not. Blocks at most some seconds."""
+    term_limit: float  # seconds from the scheduler's SIGTERM to its SIGKILL; 0: unknown
+
+    def ending(self, node: int, *, is_clear: bool) -> str:
+        """Return why the scheduler is ending a host; "" if it is not. Blocks at most some seconds.
+
+        is_clear: something was ended by SIGTERM; else the scheduler is only asked where an end is near
+        """
 
 
 class Sink(Protocol):

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from mesh.core.cluster import Placement
 from mesh.core.run import VISIBLE_DEVICES, RunSpec, visible_devices
+from mesh.engine.slurmenv import slurm_environment
 
 
 class Rendezvous(Struct, frozen=True, kw_only=True):
@@ -78,6 +79,8 @@ def _own_environment(spec: RunSpec, placement: Placement, rank: int) -> dict[str
         own |= dict.fromkeys(VISIBLE_DEVICES, group.devices[place.index])
     if placement.slices:
         own["WORKER_ID"] = str(placement.worker(rank)[1])
+    if spec.rules.slurm_env:
+        own |= slurm_environment(placement, rank)
     own = {name: value for name, value in own.items() if name not in env}
     if spec.bind:  # the user's own list names the devices to bind to
         devices = visible_devices(env)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import asdict
 
+from mesh.core.interfaces import Announces
 from mesh.engine.environment import ports_wanted
 from mesh.engine.programs import nodes_of
 from mesh.engine.run import Run
@@ -44,6 +45,7 @@ def begin_request(run: Run, node: int) -> Begin:
         plan=run.local.plan,
         nodes=nodes_of(run, node),
         node_ports=cluster.ports,
+        term_limit=run.backend.term_limit if isinstance(run.backend, Announces) else 0.0,
         tied=spec.tied,
         **rules,
     )

@@ -77,6 +77,8 @@ def test_an_allocation_is_asked_for_used_again_and_ends_itself(slurm: SlurmClust
     (job,) = slurm.jobs()
     late = home.mesh("exec", "--timeout", "3h", "big", "true", within=PATIENT_S)
     assert (late.status, f"--timeout: Slurm ends job {job} of big at" in late.err) == (2, True), late.err
+    printed = home.mesh("exec", "--slurm-env", "big", "sh", "-c", "echo $SLURM_JOB_ID $SLURM_PROCID", within=PATIENT_S)
+    assert printed.lines == [f"[{rank}] {job} {rank}" for rank in range(NODES)]
     second = home.mesh("exec", "big", "hostname", within=PATIENT_S)
     assert second.lines == [f"[{n}] {host.name}" for n, host in enumerate(slurm.nodes)]
     assert slurm.jobs() == [job]

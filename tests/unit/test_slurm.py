@@ -14,8 +14,10 @@ from mesh.backends.slurm import commands
 from mesh.backends.slurm.commands import end_of, fields_of, parsed, waits_for, words_of
 from mesh.backends.slurm.login import SHELL, Done, LocalLogin
 from mesh.config.slurm import MadeAllocation, Warn
+from mesh.core.cluster import Host, place_ranks
 from mesh.core.events import Ended, Event, Exited, PrepareFailed
 from mesh.engine.announced import with_reasons
+from mesh.engine.slurmenv import slurm_environment
 from mesh.hosts.slurm import render
 from mesh.hosts.slurm.holder import FIRST_CLIENT_S, Ending, Hold
 
@@ -138,8 +140,11 @@ def test_notices_come_ten_minutes_and_one_minute_before_the_end() -> None:
     assert Ending().due(0.0, 5.0) is None
 
 
-def history(*events: Event, why: str = "") -> Sequence[Event]:
-    return list(with_reasons(events, lambda: why))
+def history(*events: Event, why: str = "", is_near: bool = False) -> Sequence[Event]:
+    def ending(*, is_clear: bool) -> str:
+        return why if is_clear or is_near else ""
+
+    return list(with_reasons(events, ending))
 
 
 def test_the_reason_of_a_scheduler_comes_before_the_ranks_that_it_ends() -> None:
@@ -157,3 +162,19 @@ def test_an_agent_that_a_scheduler_ends_has_its_reason() -> None:
     assert history(agent) == [agent]
     other = Exited(time=1.0, node=0, rank=0, code=1)
     assert history(other, why="x") == [other]
+    well = Exited(time=1.0, node=0, rank=0)  # its handler has finished
+    assert history(well, why="x", is_near=True)[0] == PrepareFailed(time=1.0, node=0, step="agent", message="x")
+
+
+def test_slurms_variables_are_complete_and_fit_the_ranks() -> None:
+    hosts = tuple(Host(name=name, address=name) for name in ("n1", "n2"))
+    found = slurm_environment(place_ranks(hosts, (2, 1)), 2)
+    wanted = {
+        "SLURM_PROCID": "2",
+        "SLURM_NTASKS": "3",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "1",
+        "SLURM_STEP_NODELIST": "n1,n2",
+        "SLURM_TASKS_PER_NODE": "2,1",
+    }
+    assert wanted.items() <= found.items()

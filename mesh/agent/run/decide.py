@@ -162,7 +162,7 @@ class Decisions:
         self._orders += self._unattended.lose(reason)
         self._fail("agent", reason, killed_by=0 if fact.is_orphaned else SIGNAL_TERM)
         self._notify("lost" if fact.is_orphaned else "preempted")
-        self._finish(SIGNAL_TERM, self._rules.grace)
+        self._finish(SIGNAL_TERM, self._rules.grace if fact.is_orphaned else self._rules.outer_grace)
 
     def _look_after_ranks(self, now: float) -> None:
         """Decide in place of the client's supervisor."""

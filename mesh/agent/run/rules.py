@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+REPORT_S = 2.0  # for the last messages, before the scheduler of the host ends the agent
+
 
 class Rules:
     """Limits within which the ranks of one host may go on and end."""
@@ -27,3 +29,9 @@ class Rules:
         """
         self.grace, self.drain, self.timeout, self.keep_going = grace, drain, timeout, keep_going
         self.device_patience, self.has_nodes = device_patience, has_nodes
+        self.term_limit = 0.0  # from a SIGTERM of the host's scheduler to its SIGKILL; 0 if that is unknown
+
+    @property
+    def outer_grace(self) -> float:
+        """The grace of ranks when this agent itself is being ended; it has the rest to report that."""
+        return min(self.grace, max(0.0, self.term_limit - REPORT_S)) if self.term_limit else self.grace

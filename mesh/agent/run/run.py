@@ -59,6 +59,7 @@ class Run:
             device_patience=begin.device_patience,
             has_nodes=bool(begin.nodes),
         )
+        rules.term_limit = begin.term_limit
         lease = Lease(begin.lease, begin.return_within, time.monotonic(), agents_meet=_agents_meet(begin))
         self._decisions = Decisions(rules, lease)
         self._actions = Actions(self, self._loop, self._parts)

@@ -20,7 +20,7 @@ from mesh.agent.switchboard.frames import BadFrame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Sequence, Tuple
+    from typing import Callable, Sequence, Tuple
 
     from mesh.agent.switchboard.frames import Fields
 
@@ -50,6 +50,7 @@ class Node:
         self._children: dict[int, Child] = {}  # by process id; some without a stream
         self._is_ending = False
         self.notice = ""  # the last text of the holder
+        self.on_notice: Callable[[str], object] = lambda text: None  # called with each text
         self._woken, self._wake = os.pipe()
 
     def run(self) -> None:
@@ -264,6 +265,7 @@ class Node:
             self._open(number, frames.read_record(data))
         elif kind == frames.NOTICE:
             self.notice = data.decode("utf-8", "replace")
+            self.on_notice(self.notice)
         elif kind == frames.STOP:
             self.notice = data.decode("utf-8", "replace")
             self._stop()

@@ -22,6 +22,8 @@ from mesh.core.interfaces import Channel, NoAgent
 SCHEDULE, SWITCHBOARD, PYTHON = "schedule", "switchboard", "python"  # steps of core.events.SLURM_STEPS
 WHY_TIMEOUT_S = 1.8  # for Slurm to answer why a node is gone
 GONE_STATES = ("DOWN", "FAIL", "FAILING", "DRAINED", "NOT_RESPONDING", "POWERED_DOWN", "REBOOT")
+ANNOUNCED = "the allocation is being ended"  # begins the holder's notice
+NEAR_S = 2.0  # before the end of the allocation, from when on every end of a rank may be by Slurm
 ASK_INTERVAL_S = 2.0  # between two questions whether the job is being ended
 NOTICE_S = 600.0  # before the end, when a client is shown it at its start
 AT_HOME = 'cd && exec "$@"'  # the working directory of the login node may not be there
@@ -84,7 +86,9 @@ class SlurmBackend(SwitchboardBackend):
         self._job, self._record, self._python = cluster.allocation.job, record, cluster.python
         self._relays = False  # the login node forwards nothing
         advice = SlurmAdvice(self._login, self._job, names, cluster.python)
+        self._is_announced = False  # the holder has sent that Slurm ends the allocation
         super().__init__(self._dial, record.key, names, advice)
+        self.term_limit = record.kill_wait
         self._asking = threading.Lock()
         self._asked_at = -ASK_INTERVAL_S
         self._ending = ""
@@ -97,13 +101,20 @@ class SlurmBackend(SwitchboardBackend):
             told = f"{left / 60:.0f} min" if left >= MINUTES_S else f"{max(0.0, left):.0f} s"
             post(Notice(time=time.time(), text=f"the allocation ends in {told}"))
 
-    def ending(self, node: int) -> str:
+    def ending(self, node: int, *, is_clear: bool) -> str:
+        is_near = self._is_announced or bool(self._end and time.time() > self._end - NEAR_S)
+        if not (is_clear or is_near):
+            return ""
         with self._asking:
             if not self._ending and time.monotonic() > self._asked_at + ASK_INTERVAL_S:
                 with contextlib.suppress(MeshError):
                     self._ending = commands.end_of(commands.about(self._login, "job", self._job))
                 self._asked_at = time.monotonic()
             return f"allocation {self._job}: {self._ending}" if self._ending else ""
+
+    def _notice(self, text: str) -> None:
+        self._is_announced = self._is_announced or text.startswith(ANNOUNCED)
+        super()._notice(text)
 
     def close(self) -> None:
         super().close()

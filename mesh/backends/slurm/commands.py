@@ -174,6 +174,21 @@ def fields_of(text: str) -> dict[str, str]:
     return {key: value.strip() for key, value in _FIELD.findall(text)}
 
 
+def settings(login: Login) -> dict[str, str]:
+    """Return Slurm's configuration by names. Raises MeshError."""
+    done = ask(login, ["scontrol", "show", "config"])
+    if done.status:
+        raise MeshError(f"scontrol show config: {words_of(done)}", hint="scontrol ping")
+    pairs = (line.split("=", 1) for line in done.out.splitlines() if "=" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def kill_wait(login: Login) -> float:
+    """Return the seconds from Slurm's SIGTERM to its SIGKILL; 0 if that is unknown. Raises MeshError."""
+    found = settings(login).get("KillWait", "").partition(" ")[0]
+    return float(found) if found.isdecimal() else 0.0
+
+
 def waits_for(job: Job) -> str:
     """Return why a job waits, in words, with Slurm's own word and estimate.
 

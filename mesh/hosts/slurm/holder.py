@@ -45,8 +45,15 @@ for one in [one for one in os.environ if one.startswith(tuple(given["hidden"]))]
     del os.environ[one]
 os.environ["HOSTNAME"] = socket.gethostname()
 from mesh.agent.switchboard.node import Node
+from mesh.agent.switchboard.ranks import signal_ranks
 addresses = [(one, given["port"]) for one in [first] + given["addresses"] if one]
-Node(addresses, name, given["key"]).run()
+node = Node(addresses, name, given["key"])
+def warn(text):
+    word, _, number = text.partition(" ")
+    if word == "signal":
+        signal_ranks(int(number), os.getpid())
+node.on_notice = warn
+node.run()
 """
 
 

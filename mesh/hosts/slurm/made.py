@@ -113,13 +113,9 @@ def checked(login: Login, maker: Maker) -> Sequence[Finding]:
     """Return the findings about an allocation that mesh asks for, without a job."""
     made = maker.made
     try:
-        config = commands.ask(login, ["scontrol", "show", "config"])
+        values = commands.settings(login)
     except MeshError as error:
         return [failed("slurm", str(error), error.hint), unknown("schedule")]
-    if config.status:
-        return [failed("slurm", f"scontrol show config: {words_of(config)}", "scontrol ping"), unknown("schedule")]
-    fields = dict(line.split("=", 1) for line in config.out.splitlines() if "=" in line)
-    values = {key.strip(): value.strip() for key, value in fields.items()}
     version, tracking = values.get("SLURM_VERSION", "?"), values.get("ProctrackType", "?")
     found = [ok("slurm", f"{version}, {tracking}")]
     if "cgroup" not in tracking:

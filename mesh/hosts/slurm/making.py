@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mesh.backends.slurm import commands
 from mesh.backends.slurm.commands import Job, jobs, waits_for, words_of
@@ -78,20 +79,11 @@ class Maker:
         if found is None:
             written = self._written(job.job)
             found = self._new_record(job.job, written.key, written)
-        if job.address and (found.address, found.nodes) != (job.address, self._nodes(found, job)):
-            found = AllocationRecord(
-                **{
-                    **{field: getattr(found, field) for field in found.__struct_fields__},
-                    "address": job.address,
-                    "nodes": self._nodes(found, job),
-                }
-            )
+        if job.address and (found.address != job.address or not found.nodes):
+            nodes = found.nodes or commands.nodes_of(self._login, job.nodes)
+            found = replace(found, address=job.address, nodes=nodes, kill_wait=commands.kill_wait(self._login))
             self._records.write(found)
         return found
-
-    def _nodes(self, record: AllocationRecord, job: Job) -> tuple[str, ...]:
-        """Return the nodes of a job, which stay the same while it runs."""
-        return record.nodes or commands.nodes_of(self._login, job.nodes)
 
     def ensure(self) -> tuple[Job, AllocationRecord]:
         """Return the job, which runs, and its record; ask for it if there is none.

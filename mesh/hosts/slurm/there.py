@@ -120,6 +120,7 @@ def _record(login: Login, cluster: Cluster, job: Job) -> AllocationRecord:
         address=found.address,
         since=time.time(),
         hold=cluster.source.hold,
+        kill_wait=commands.kill_wait(login),
         is_ours=False,
     )
 
