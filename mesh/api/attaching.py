@@ -23,6 +23,7 @@ from mesh.app.assemble import Parts, launch, placed
 from mesh.app.screen import Showing
 from mesh.config.settings import Options
 from mesh.core.amounts import ago
+from mesh.core.cluster import Placement
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Stream
 from mesh.core.look import Look
@@ -120,6 +121,13 @@ def signal(
     for them: they would end the others, as the shell around a program.
     run, cluster: as with ``attach``. Raises UsageError, and MeshError if a host cannot be asked.
     """
+    return signalled(run, name, ranks=ranks, cluster=cluster, clusters_file=clusters_file)[1]
+
+
+def signalled(
+    run: str, name: str, *, ranks: Iterable[int] | str | None, cluster: str, clusters_file: str
+) -> tuple[Placement | None, Mapping[int, int]]:
+    """Do what ``signal`` does; return the places of the ranks as well; None: no record has them."""
     number = _number(name)
     where = find_run(run, cluster, DEFAULTS, clusters_file)
     if isinstance(ranks, str):
@@ -131,7 +139,8 @@ def signal(
     went = {int(rank): count for one in passed for rank, count in one.ranks.items()}
     if wanted is not None and (missing := set(wanted) - went.keys()):
         raise MeshError(f"{told_ranks(missing)}: no such process is there any more", hint="`mesh ps` lists what runs")
-    return dict(sorted(went.items()))
+    placement = where.record.placement if where.record and where.record.hosts else None
+    return placement, dict(sorted(went.items()))
 
 
 def _number(name: str) -> int:

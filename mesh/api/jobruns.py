@@ -126,19 +126,24 @@ def job_attach(job: int | str, shown: JobOutput, *, notify: Notify = lambda text
 
     In the main thread Ctrl-C ends the looking on, and not the job. Raises UsageError, and MeshError.
     """
-    row, before, seen = show(job), "", set[str]()
+    row, before, seen, tried = show(job), "", set[str](), set[str]()
     while True:
         if row.state in (*FINAL, HELD):
             if row.runs and row.runs[-1] not in seen and not shown.json:
-                _show_run(row.runs[-1], shown, follow=False)
+                try:
+                    _show_run(row.runs[-1], shown, follow=False)
+                except MeshError as error:  # the status is that of the job all the same
+                    notify(str(error))
             notify(told(row))
             return status_of(row)
-        if row.runs and row.state == "running" and row.runs[-1] not in seen:
+        if row.runs and row.state == "running" and row.runs[-1] not in tried:
             run = row.runs[-1]
+            tried.add(run)
             notify(f"job {row.id} {row.name}: attempt {row.attempt} is run {run}")
-            if (status := _attached(run, shown)) is not None:
-                return status
-            seen.add(run)
+            with contextlib.suppress(MeshError):  # hosts do not answer, or its output is on its way here: it comes last
+                if (status := _attached(run, shown)) is not None:
+                    return status
+                seen.add(run)
         elif (line := told(row)) != before:
             notify(line)
             before = line
@@ -147,18 +152,15 @@ def job_attach(job: int | str, shown: JobOutput, *, notify: Notify = lambda text
 
 
 def _attached(run: str, shown: JobOutput) -> int | None:
-    """Show a run until it has ended; return a status if the user has left it before."""
-    try:
-        result = attach(
-            run,
-            output=shown.output,
-            label=shown.label,
-            fold=shown.fold,
-            json=shown.json,
-            look=shown.look,
-        )
-    except MeshError:  # the steward has fetched it meanwhile, or hosts do not answer: the job's state shows which
-        return None
+    """Show a run until it has ended; return a status if the user has left it before. Raises MeshError."""
+    result = attach(
+        run,
+        output=shown.output,
+        label=shown.label,
+        fold=shown.fold,
+        json=shown.json,
+        look=shown.look,
+    )
     return result.exit_code if result.cause in LEFT and not _has_ended(run) else None
 
 

@@ -86,7 +86,7 @@ def ps(given: Given) -> None:
     examples=(("mesh top pod", "again and again, until Ctrl-C"), ("mesh top --json pod", "once, as JSON")),
 )
 def top(given: Given) -> int:
-    """Show CPU, memory, disk, network and GPUs of hosts, and their ranks."""
+    """Show CPU, memory, disk, network and GPUs of hosts."""
     from msgspec import to_builtins
 
     from mesh.api import figures

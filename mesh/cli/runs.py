@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Sequence
 from json import dumps
 
 from msgspec.structs import asdict
@@ -59,14 +60,20 @@ def signal(given: Given) -> None:
     run, name = given[o.RUN], given[o.SIGNAL]
     if not run or not name:
         raise UsageError("expected a run and a signal", hint="mesh signal RUN USR1")
-    from mesh.core.ranks import told_ranks
+    from mesh.api.attaching import signalled
+    from mesh.core.ranks import told_ranks, told_roles
 
     where = {"cluster": given[o.CLUSTER_OF_RUN], "clusters_file": given[o.CLUSTERS]}
-    sent = api.signal(run, name, ranks=given[o.SOME_RANKS] or None, **where)
+    placement, sent = signalled(run, name, ranks=given[o.SOME_RANKS] or None, **where)
+
+    def named(ranks: Sequence[int]) -> str:
+        names = told_roles(ranks, placement)
+        return told_ranks(ranks) + (f" ({names})" if names else "")
+
     if reached := [rank for rank, count in sent.items() if count]:
-        show([f"signalled {told_ranks(reached)}"])
+        show([f"signalled {named(reached)}"])
     if missed := [rank for rank, count in sent.items() if not count]:
-        raise MeshError(f"{told_ranks(missed)}: no process there has a handler for {name}, which would end it")
+        raise MeshError(f"{named(missed)}: no process there has a handler for {name}, which would end it")
 
 
 @command(

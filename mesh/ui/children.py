@@ -29,6 +29,8 @@ class Children:
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, ...], asyncio.Task[Answer]] = {}
+        self._processes: set[asyncio.subprocess.Process] = set()
+        self._is_closed = False
         self._doing: set[asyncio.Task[Answer]] = set()
         self._answers: dict[tuple[str, ...], tuple[float, Answer]] = {}
 
@@ -39,7 +41,7 @@ class Children:
             return known
         task = self._running.get(words)
         if task is None:
-            task = self._running[words] = asyncio.create_task(_run(words))
+            task = self._running[words] = asyncio.create_task(self._run(words))
             task.add_done_callback(lambda done: self._running.pop(words, None))
         answer = await asyncio.shield(task)
         self._answers = {words: (time.monotonic(), answer)}
@@ -47,21 +49,34 @@ class Children:
 
     async def do(self, *words: str) -> Answer:
         """Run mesh with these words, which change something: each call has a child of its own."""
-        task = asyncio.create_task(_run(words))
+        task = asyncio.create_task(self._run(words))
         self._doing.add(task)
         task.add_done_callback(self._doing.discard)
         return await asyncio.shield(task)
 
     async def close(self) -> None:
-        """End all children."""
-        tasks = [*self._running.values(), *self._doing]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """End all children. Those who wait for them get an answer."""
+        self._is_closed = True
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+        await asyncio.gather(*self._running.values(), *self._doing, return_exceptions=True)
+
+    async def _run(self, words: tuple[str, ...]) -> Answer:
+        if self._is_closed:
+            return Answer(143, None, "the server ends")
+        process = await _start(words)
+        self._processes.add(process)
+        if self._is_closed:
+            process.terminate()
+        try:
+            return await _answer(process, words)
+        finally:
+            self._processes.discard(process)
 
 
-async def _run(words: tuple[str, ...]) -> Answer:
-    process = await asyncio.create_subprocess_exec(
+async def _start(words: tuple[str, ...]) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "mesh",
@@ -71,6 +86,9 @@ async def _run(words: tuple[str, ...]) -> Answer:
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "NO_COLOR": "1"},
     )
+
+
+async def _answer(process: asyncio.subprocess.Process, words: tuple[str, ...]) -> Answer:
     try:
         out, err = await asyncio.wait_for(process.communicate(), ANSWER_LIMIT_S)
     except asyncio.TimeoutError:

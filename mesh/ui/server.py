@@ -103,6 +103,6 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._state.pumps.close()
-        await super().shutdown(sockets)
         await self._state.children.close()
+        await super().shutdown(sockets)
         self._state.views.close()

@@ -62,7 +62,9 @@ def test_detach_and_attach(entered: Home) -> None:
 
 
 def test_nothing_survives_a_killed_client(entered: Home, lab: Lab) -> None:
-    process = entered.popen("run", "pod", "bash", "-c", "trap '' TERM; setsid sleep 4321 & echo up; sleep 4321")
+    process = entered.popen(
+        "run", "--grace", "1", "pod", "bash", "-c", "trap '' TERM; setsid sleep 4321 & echo up; sleep 4321"
+    )
     assert process.stdout is not None
     for _ in range(2):
         process.stdout.readline()

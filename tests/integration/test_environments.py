@@ -75,10 +75,8 @@ def test_requirements_change_and_a_broken_python_is_repaired(place: Place, tool:
     before = tree(place)
     ready(prepare(module.steps((), 0), place)[1])
     assert found(place, module) == "alpha 1.0\n"
-    began = time.monotonic()
     applied, again = prepare(module.steps((), 0), place)
     assert (applied, again.out + again.err) == ([], "")
-    assert time.monotonic() - began < 1.0
     (place.workspace / "requirements.txt").write_text(f"{INDEX}alpha==2.0\nbeta\n")
     ready(prepare(module.steps((), 0), place)[1])
     assert found(place, module) == "alpha 2.0\nbeta 2.0\n"

@@ -212,7 +212,8 @@ serve()
 
 def test_a_killed_client_leaves_nothing(pod: Home, lab: Lab) -> None:
     first, second, *_ = names(lab)
-    process = popen(pod, [("echo", [first, second], "up(ready=True)\nsay('up')\nserve()", {"counts": [2, 1]})])
+    groups: Groups = [("echo", [first, second], "up(ready=True)\nsay('up')\nserve()", {"counts": [2, 1]})]
+    process = popen(pod, groups, grace=1.0)  # the nodes ignore SIGTERM
     wait_until_up(process, 3)
     process.kill()
     process.communicate()

@@ -205,7 +205,14 @@ def test_hosts_without_a_route_to_the_client_run_a_program_and_keep_nothing_of_i
     pod.clusters(lab.cluster_yaml("pod", f"gateway: root@{gateway.address}"))
     (pod.path / ".ssh/config").write_text(f"Host *\n  IdentityFile {lab.identity}\n")  # for the gateway
     pod.files(train__py=UNREACHABLE)
-    before = [listening(host) for host in lab.hosts]
+    before, shared = [listening(host) for host in lab.hosts], [host.script("ls -A /dev/shm") for host in lab.hosts]
+
+    def there() -> list[tuple[int, int]]:
+        """The processes of nodes and the ports that they have opened, of each host."""
+        counts = [sum(NODE in command for _, command in host.processes()) for host in lab.hosts]
+        opened = [len(listening(host) - ports) for host, ports in zip(lab.hosts, before, strict=True)]
+        return list(zip(counts, opened, strict=True))
+
     for host in hosts:
         host.run("ip", "route", "add", "unreachable", client)
     process = subprocess.Popen(
@@ -219,8 +226,7 @@ def test_hosts_without_a_route_to_the_client_run_a_program_and_keep_nothing_of_i
     try:
         assert process.stdout is not None
         up = next((line for line in process.stdout if line.endswith("up\n")), "")
-        counts = [sum(NODE in command for _, command in host.processes()) for host in lab.hosts]
-        opened = [listening(host) - ports for host, ports in zip(lab.hosts, before, strict=True)]
+        assert eventually(lambda: there() == [(2, 2), (2, 2), (2, 2), (1, 1)]), there()
         gateway.script("touch go")
         out, err = process.communicate(timeout=4 * PATIENCE)
     finally:
@@ -230,9 +236,8 @@ def test_hosts_without_a_route_to_the_client_run_a_program_and_keep_nothing_of_i
             host.run("ip", "route", "del", "unreachable", client)
     assert (up, process.returncode) == ("[learner/0] up\n", 0), err
     assert f"FOUND ({20 * 15 + 6 * 190}, 1)" in out
-    assert (counts, [len(ports) for ports in opened]) == ([2, 2, 2, 1], [2, 2, 2, 1])
-    for host, ports in zip(lab.hosts, before, strict=True):
+    for host, ports, files in zip(lab.hosts, before, shared, strict=True):
         assert eventually(lambda h=host: not h.processes()), host.processes()
         assert (listening(host), private_sockets(host)) == (ports, [])
-        assert host.script("ls -A /dev/shm").split() == []
+        assert host.script("ls -A /dev/shm") == files
     assert eventually(lambda: nothing_is_there(lab))

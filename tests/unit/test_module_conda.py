@@ -73,10 +73,8 @@ def test_an_environment_is_made_once_and_undone(place: Place) -> None:
     before = tree(place)
     assert prepare(steps(), place)[0] == [0]
     assert says(place) == "greet 1.0 a\n"
-    began = time.monotonic()
     applied, ended = prepare(steps(), place)
     assert (applied, ended.out, ended.err) == ([], "", "")
-    assert time.monotonic() - began < 1.0
     assert ended.fact.startswith(f"Python {sys.version_info.major}.")
     assert undo(steps()[0], place).status == 0
     assert tree(place) == before

@@ -95,10 +95,8 @@ def test_an_environment_is_made_once_and_undone(place: Place) -> None:
     before = tree(place)
     assert prepare(steps(), place)[0] == [1]
     assert whole(place, "alpha-1", "beta-2", "gamma-3")
-    began = time.monotonic()
     applied, ended = prepare(steps(), place)
     assert (applied, ended.out, ended.err) == ([], "", "")
-    assert time.monotonic() - began < 1.0
     assert ended.fact.startswith(f"Python {sys.version_info.major}.")
     assert all(undo(step, place).status == 0 for step in steps())
     assert tree(place) - {"home/calls"} == before

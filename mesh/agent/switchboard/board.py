@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mesh.agent.switchboard.frames import Fields
 
 BACKLOG_CONNECTIONS = 4096
-HANDSHAKE_LIMIT_S = 5.0  # in which a connection has to show the key and its role
+HANDSHAKE_LIMIT_S = 15.0  # in which a connection has to show the key and its role
 MAX_HANDSHAKES = 256  # at a time; more wait in the kernel
 SILENCE_LIMIT_S = 30.0  # a connection without a byte for so long is dead; longer than the agents' SILENCE_LIMIT_S
 BUSY_LIMIT_S = 30.0  # a node whose connection has ended counts as busy for so long

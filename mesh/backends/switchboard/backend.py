@@ -19,6 +19,7 @@ from mesh.core.text import last_line, one_line
 CLIENT_RETURN_S = 30.0  # a switchboard that is started again ends all streams at once
 NODE_LIMIT_S = 60.0  # for the first connection of a node, from ``open`` on
 RETURN_LIMIT_S = 5.0  # for a node to be back, within one ``reopen``
+CONNECT_TRIES = 3  # to reach the switchboard for the first time
 RETRY_INTERVAL_S = 0.5  # between two tries to reach the switchboard
 WINDOW_BYTES = (64 << 10, 1 << 20)  # of a stream, at least and at most
 WINDOWS_BYTES = 64 << 20  # of all streams together
@@ -85,13 +86,14 @@ class SwitchboardBackend:
         deadline = time.monotonic() + self._node_limit
         waiting = dict(enumerate(self._names[: len(hosts)]))
         problem: HostUnreachable | None = None
+        tries = 0
         while waiting and not self._is_over.is_set():
             left = max(0.0, deadline - time.monotonic())
             try:
                 line, problem = self._connected(), None
             except HostUnreachable as error:
-                problem = error
-                if error.is_final or not left or self._line is None:
+                problem, tries = error, tries + 1
+                if error.is_final or not left or (self._line is None and tries >= CONNECT_TRIES):
                     break
                 self._is_over.wait(min(left, RETRY_INTERVAL_S))
                 continue
