@@ -61,6 +61,10 @@ class RanksPort(Port, Protocol):
     def may_leave_unasked(self) -> bool:
         """Return True if nothing of the run is left or held here, so that the client need not ask for the end."""
 
+    @property
+    def is_detached(self) -> bool:
+        """True if the run goes on without its client."""
+
     def listen(self) -> None:
         """Open the control socket, unless it is open."""
 
@@ -100,10 +104,11 @@ class ControlPort(Port, Protocol):
     def pass_on(self, number: int, ranks: Sequence[int] | None) -> dict[int, int]:
         """Signal ranks as their user would; return to how many processes of each it went. ranks: None for all"""
 
-    def restart(self, ranks: Sequence[int], grace: float | None) -> dict[int, str]:
+    def restart(self, ranks: Sequence[int], grace: float | None, to: int) -> dict[int, str]:
         """Have ranks started again; return those that are here, each with the reason why it cannot be, or "".
 
         grace: seconds from SIGTERM to SIGKILL; None: as the run was started with
+        to: index of the host that they move to; -1: they stay
         """
 
 

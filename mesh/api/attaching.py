@@ -160,6 +160,16 @@ def ask_agents(
 
     answer_s: seconds for each answer
     """
+    answers, troubles = ask_some(where, question, kind, answer_s)
+    if troubles:
+        raise MeshError("\n".join(troubles), hint=f"mesh check {where.clusters[0].name}")
+    return answers
+
+
+def ask_some(
+    where: FoundRun, question: questions.Question[R], kind: type[R], answer_s: float = ANSWER_TIMEOUT_S
+) -> tuple[list[R], list[str]]:
+    """Do the same; return also a line for each host that cannot be asked."""
     answers: list[R] = []
     troubles: list[str] = []
     for found in where.clusters:
@@ -168,9 +178,7 @@ def ask_agents(
         inquiry = ask(found, Question(message=question, answer_s=answer_s), busy=answer_s)
         troubles += told_failures(found, inquiry)
         answers += inquiry.replies(kind).values()
-    if troubles:
-        raise MeshError("\n".join(troubles), hint=f"mesh check {where.clusters[0].name}")
-    return answers
+    return answers, troubles
 
 
 def require_agents(agents: list[T], where: FoundRun) -> list[T]:

@@ -23,6 +23,7 @@ from mesh.app.carriers import carrier_of
 from mesh.app.modules import preparation_of
 from mesh.app.screen import Showing
 from mesh.app.secrets import secrets_of
+from mesh.config import spares
 from mesh.config.project import FILE, check_workspace
 from mesh.config.selectors import assign_roles
 from mesh.config.settings import Options
@@ -116,9 +117,11 @@ def _run_spec(
     found, project = choose_cluster(cluster, options, clusters_file, is_quiet=is_quiet), project_here()
     check_name(options.name, clusters_file)
     check_workspace(project, Path.home())
+    found, spare = spares.divide(found)
     spec, found = _with_roles(make_spec(project, options, _words(command, options)), found, options)
     check_time(found, spec)
     spec = with_slurm_job(found, spec)
+    spec, found = spares.add(spec, found, spare)
     with_lock = carrier_of(found).locks
     return found, replace(spec, lock=with_lock and not spec.share, claim=with_lock)
 
@@ -363,9 +366,10 @@ def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
         ranks = placement.ranks(node)
         described = carrier_of(cluster).describe(cluster, host)
         where = f" ({described})" if described else ""
-        number = f"rank {f'{ranks[0]}-{ranks[-1]}' if len(ranks) > 1 else ranks[0]!s:<5}" if ranks else "host      "
+        none = "spare     " if placement.spares else "host      "
+        number = f"rank {f'{ranks[0]}-{ranks[-1]}' if len(ranks) > 1 else ranks[0]!s:<5}" if ranks else none
         of_slice = " slice {}".format(*placement.worker(ranks[0])) if ranks and cluster.slices else ""
-        label = spec.groups[placement.group(node)].label
+        label = spec.groups[placement.group(node)].label if ranks or not placement.spares else ""
         yield f"{number} {host.name}{where}{of_slice}{f' {label}' if label else ''}"
     if not is_counted:
         yield "nproc      as many as each host has GPUs: the hosts will be asked"

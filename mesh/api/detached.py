@@ -130,7 +130,7 @@ class Scratch:
 
     def __init__(self, found: DetachedRun) -> None:
         """Raises OSError."""
-        from mesh.rundir.writer import open_events
+        from mesh.rundir.resuming import open_events
 
         self._temporary = tempfile.mkdtemp(prefix="mesh-end-")
         self.directory = Path(self._temporary) / found.run
@@ -165,7 +165,7 @@ class Place:
         shared: where another client of this machine writes it, we write for ourselves alone
         Raises BlockingIOError if that may not be, and OSError.
         """
-        from mesh.rundir.writer import open_events
+        from mesh.rundir.resuming import open_events
 
         directory = runs_directory(os.environ) / found.run
         self._is_new = not directory.exists()

@@ -124,7 +124,7 @@ def fetch_end(record: Record, clusters_file: str) -> None:
     Its output stays on the hosts until ``mesh logs`` or ``mesh attach`` fetches it. Raises UsageError.
     """
     from mesh.rundir.about import write_end
-    from mesh.rundir.writer import open_events
+    from mesh.rundir.resuming import open_events
 
     found = known(record)
     spec, cluster = prepared(found, clusters_file)

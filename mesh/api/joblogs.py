@@ -42,7 +42,7 @@ def link_attempt(job: Job, directory: Path, spec: RunSpec, attempt: int, cluster
     workers = job.spec.command.workers or range(len(cluster.hosts))
     placement = spec.placed(cluster.hosts, cluster.slices)
     for node, worker in enumerate(workers):
-        target = place / RUN_LOGS / log_name(placement, placement.ranks(node)[0], Stream.STDOUT)
+        target = place / RUN_LOGS / log_name(placement, placement.first(node), Stream.STDOUT)
         for name in COMMAND_NAMES:
             link(directory / LOGS / f"{name}_worker_{worker}.log", target)
 

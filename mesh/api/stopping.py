@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from mesh.api.attaching import ask_agents, require_agents
+from mesh.api.attaching import ask_some, require_agents
 from mesh.api.fetching import fetch_end
 from mesh.api.inquiries import DEFAULTS, STOP_TIMEOUT_S, FoundRun, ask, clusters_of, find_run, told_failures
 from mesh.api.records import find_record
@@ -114,47 +114,70 @@ def restart(
     """End the processes of ranks of a run and start each rank again, while the others go on.
 
     ranks: their numbers, or text as --rank takes it
-    on: the host of the ranks, to be sure; UsageError for another one. "": not checked
+    on: the host on which they start: a spare one of the run, or one that they have come from. "": their own
     grace: seconds from SIGTERM to SIGKILL; None: as the run was started with. Nodes of a program get SIGKILL at once
     run, cluster: as with ``attach``
     Raises UsageError for ranks and hosts that the run does not have, and MeshError if a rank cannot be started again or
     a host cannot be asked.
     """
-    where = find_run(run, cluster, DEFAULTS, clusters_file)
+    return restart_found(find_run(run, cluster, DEFAULTS, clusters_file), ranks, on=on, grace=grace)
+
+
+def restart_found(
+    where: FoundRun, ranks: Iterable[int] | str, *, on: str = "", grace: float | None = None
+) -> tuple[RestartedRank, ...]:
+    """Do the same for a run that was found. Raises UsageError and MeshError."""
     placement = where.record.placement if where.record and where.record.hosts else None
     wanted = sorted(choose_ranks("--rank", ranks, placement) if isinstance(ranks, str) else set(ranks))
-    if placement is not None:
-        check_ranks(wanted, on, placement, where.run)
-    elif on:
+    if placement is None and on:
         raise UsageError(f"--on: the hosts of {where.run} are not recorded here", hint="leave out --on")
+    if where.record is not None and where.record.state is State.ENDED:
+        require_agents([], where)
+    stays, moves = check_ranks(wanted, on, placement, where.run) if placement is not None else (wanted, [])
     limit = _grace(where, grace) + ANSWER_MARGIN_S
-    question = Restart(run=where.run, ranks=wanted, grace=grace, limit=limit, id=secrets.token_hex(8))
-    answers = ask_agents(where, question, NewProcesses, limit + ASKING_MARGIN_S)
-    require_agents([one for one in answers if one.agents], where)
-    found = {one.rank: one for answer in answers for one in answer.ranks}
-    late = f"an agent has not answered within {limit:g} s" if any(one.silent for one in answers) else ""
+    found: dict[int, NewProcess] = {}
+    late = ""
+    to = [host.name for host in placement.hosts].index(on) if placement is not None and moves else -1
+    for some, target in ((stays, -1), (moves, to)):
+        if some:
+            question = Restart(run=where.run, ranks=some, grace=grace, to=target, limit=limit, id=secrets.token_hex(8))
+            answers, unasked = ask_some(where, question, NewProcesses, limit + ASKING_MARGIN_S)
+            if not unasked:
+                require_agents([one for one in answers if one.agents], where)
+            found |= {one.rank: one for answer in answers for one in answer.ranks}
+            silent = f"an agent has not answered within {limit:g} s" if any(one.silent for one in answers) else ""
+            late = "; ".join(unasked) or silent or late
+    if where.record is not None and where.record.about.get("started"):  # a detached run, whose hosts leave one by one
+        late = late or "it has ended"
     if refused := refusals(wanted, found, placement, late):
         raise MeshError("\n".join(refused), hint=f"mesh logs {where.run} --rank {wanted[0]}")
+    after = placement.moved((rank, to) for rank in moves) if placement is not None else None
     return tuple(
-        RestartedRank(rank=rank, name=_name(rank, placement), host=_host(rank, placement), pid=found[rank].pid)
+        RestartedRank(rank=rank, name=_name(rank, placement), host=_host(rank, after), pid=found[rank].pid)
         for rank in wanted
     )
 
 
-def check_ranks(ranks: Iterable[int], on: str, placement: Placement, run: str) -> None:
-    """Raise UsageError for ranks that a run does not have, and for a host that is not theirs."""
+def check_ranks(ranks: Iterable[int], on: str, placement: Placement, run: str) -> tuple[list[int], list[int]]:
+    """Return the ranks that start on their own hosts, and those that start on another one.
+
+    Raises UsageError for ranks and hosts that the run does not have, and for a host that can take none of them.
+    """
+    ranks = list(ranks)
     if missing := [rank for rank in ranks if rank >= placement.world_size]:
         has = f"it has {told_ranks(range(placement.world_size))}"
         raise UsageError(f"{run}: no {told_ranks(missing)}", hint=has)
     if not on:
-        return
+        return ranks, []
     hosts = [host.name for host in placement.hosts]
     if on not in hosts:
         raise UsageError(f"--on: {on} is no host of {run}", hint=f"its hosts are {', '.join(hosts)}")
-    for rank in ranks:
-        if (own := hosts[placement.node(rank)]) != on:
-            text = f"{_name(rank, placement)} is on {own}, and cannot move to {on} while the run is on"
-            raise UsageError(f"--on: {text}", hint=f"mesh restart {run} --rank {rank} starts it again on {own}")
+    moves = [rank for rank in ranks if hosts[placement.node(rank)] != on]
+    if moves and not placement.spares:
+        own = hosts[placement.node(moves[0])]
+        text = f"{_name(moves[0], placement)} is on {own}, and cannot move to {on}: the run has no spare hosts"
+        raise UsageError(f"--on: {text}", hint=f"mesh restart {run} --rank {moves[0]} starts it again on {own}")
+    return [rank for rank in ranks if rank not in moves], moves
 
 
 def refusals(wanted: Iterable[int], found: dict[int, NewProcess], placement: Placement | None, late: str) -> list[str]:
@@ -165,7 +188,7 @@ def refusals(wanted: Iterable[int], found: dict[int, NewProcess], placement: Pla
         if one is not None and one.pid:
             continue
         host = _host(rank, placement)
-        why = one.why if one is not None else late or "it has ended"
+        why = one.why if one is not None else late or "it has ended, or was never started"
         lines.append(f"{_name(rank, placement)}{f' on {host}' if host else ''}: not started again ({why})")
     return lines
 

@@ -83,7 +83,7 @@ def link_part(job: Job, directory: Path, spec: RunSpec, cluster: Cluster) -> Non
         for stream, suffix in ((Stream.STDOUT, "log"), (Stream.STDERR, "err")):
             path = place / f"{begin}_worker_{worker}.{suffix}"
             path.unlink(missing_ok=True)
-            path.symlink_to(logs / log_name(placement, placement.ranks(node)[0], stream))
+            path.symlink_to(logs / log_name(placement, placement.first(node), stream))
     facts = {
         "task": part.name,
         "job": job.id,

@@ -175,6 +175,7 @@ class Assembled:
             outcome = self.launcher.run(conclude)
         finally:
             self._passwords.close()
+        self.placement = self.placement.moved(outcome.moved)
         forget_wrong_hosts(parts.cluster, outcome)
         ended = Conclusion(
             outcome=outcome,

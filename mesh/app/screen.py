@@ -171,7 +171,7 @@ class Screen:
     def _lines(self, ended: Conclusion) -> Sequence[str]:
         from mesh.screen.summary import modules_summary, run_summary, setup_summary, sync_summary, with_cluster
 
-        placement, store, typed = self._placement, ended.store, self._showing.typed
+        placement, store, typed = self._placement.moved(ended.outcome.moved), ended.store, self._showing.typed
         outcome = with_cluster(ended.outcome, typed)
         if self._spec.kind is Kind.SYNC:
             return sync_summary(outcome, placement, typed)

@@ -361,7 +361,7 @@ FROM = text(
     "from", ("attach",), OUTPUT, "WHERE", "from start, now, or here: where we left", default="here", choices=BEGINS
 )
 SOME_RANKS = text("rank", WITH_RANKS, WHICH_RUN, "RANKS", "only these: 3,5-7, actor, actor/1, act*")
-ON_HOST = text("on", ("restart",), WHICH_RUN, "HOST", "refuse unless the ranks are on this host")
+ON_HOST = text("on", ("restart",), WHICH_RUN, "HOST", "start them on this host: their own, or a spare one")
 STDERR = switch("stderr", READS_LOGS, OUTPUT, "only what they printed on stderr")
 PRERUN_LOGS = switch("prerun", ("logs",), OUTPUT, "what prerun printed on their hosts instead")
 SINCE = Option("since", READS_LOGS, OUTPUT, "TIME", "only output of this time before now: 10m, 1d", read_seconds, None)

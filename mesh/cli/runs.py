@@ -83,6 +83,7 @@ def signal(given: Given) -> None:
     examples=(
         ("mesh restart last --rank 3", "a new process for rank 3"),
         ("mesh restart last --rank actor/1 --grace 60", "its old one has 60 s after SIGTERM"),
+        ("mesh restart last --rank 3 --on tpu-8", "on a spare host, see spares: of cluster.yaml"),
     ),
 )
 def restart(given: Given) -> None:

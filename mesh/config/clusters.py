@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from mesh.config import ports, ways, yamlfile
+from mesh.config import ports, spares, ways, yamlfile
 from mesh.config.hosts import NoHost, check_port, expand, named_once, split
 from mesh.config.readers import BEGINNINGS, BUILT_IN_READERS, RESERVED, SOURCE_READERS
 from mesh.config.readers import LOCAL as LOCAL
@@ -39,6 +39,7 @@ CLUSTER_KEYS = (
     "slices",
     "interface",
     ports.KEY,
+    spares.KEY,
     *(reader.KEY for reader in SOURCE_READERS),
     "keep",
     "backend",
@@ -189,6 +190,7 @@ def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
         name=name,
         hosts=hosts,
         slices=slices,
+        spares=spares.read(keys, name, len(hosts), problems),
         gateway=_gateway(text("gateway", "a gateway, [user@]host[:port]"), keys, name, problems),
         python=text("python", "a path or name of an interpreter") or "python3",
         remote_dir=text("remote_dir", "a directory on the hosts") or DEFAULT_REMOTE_DIR,

@@ -20,6 +20,7 @@ from mesh.config import (
     project,
     readers,
     slurm,
+    spares,
     tpu,
     tpuspec,
     ways,
@@ -327,6 +328,9 @@ def cluster_shapes() -> dict[str, Schema]:
         "slices": about("hosts that are made and lost together", slices),
         "interface": about("the network interface of NCCL and gloo", matching(r"[^\s/]+")),
         ports.KEY: about("TCP ports of the nodes of programs, as 40000-40100", matching(ports.RANGE.pattern)),
+        spares.KEY: about(
+            "hosts at the end of the list that have no ranks until one moves there", {"type": "integer", "minimum": 0}
+        ),
         tpu.KEY: about("hosts of a Cloud TPU, by its name", tpu_schema()),
         kubernetes.KEY: about("pods of Kubernetes", kubernetes_schema()),
         slurm.KEY: about("nodes of an allocation of Slurm", slurm_schema()),

@@ -20,7 +20,7 @@ from mesh.core.run import SHELL, Group, Launch, RunSpec
 HOST_LIST = "@"  # begins hosts that are in no file; all words after it belong to them
 SHOWN_HOSTS = 8  # in one message
 # A joined cluster has its own values of these; in all others its parts must agree.
-OWN_FIELDS = ("name", "hosts", "slices", "source", "parts", "note", "keep", "workspace")
+OWN_FIELDS = ("name", "hosts", "slices", "spares", "source", "parts", "note", "keep", "workspace")
 _COMMA = re.compile(r",(?![^\[]*\])")  # a comma inside brackets belongs to a range
 _INDICES = re.compile(r"[0-9]+(-[0-9]+)?")
 
@@ -79,7 +79,8 @@ def pick(cluster: Cluster, part: Part, text: str) -> Cluster:
     nodes = list[int]()
     for one in part.picks:
         nodes += range(len(cluster.hosts)) if one == "*" else _nodes(cluster, text, one)
-    return replace(cluster, hosts=tuple(cluster.hosts[node] for node in nodes), slices=_slices(cluster, nodes, text))
+    hosts = tuple(cluster.hosts[node] for node in nodes)
+    return replace(cluster, hosts=hosts, slices=_slices(cluster, nodes, text), spares=0)
 
 
 def _slices(cluster: Cluster, nodes: Sequence[int], text: str) -> tuple[int, ...]:
@@ -122,6 +123,7 @@ def join(text: str, parts: Sequence[Cluster]) -> Cluster:
         name=text,
         hosts=hosts,
         slices=tuple(size for part in parts for size in part.slices),
+        spares=0,
         source=None,
         parts=tuple(parts),
         note="; ".join(part.note for part in parts if part.note),
@@ -157,7 +159,10 @@ def select_hosts(cluster: Cluster, options: Options) -> Cluster:
     if not picked:
         names = ", ".join(host.name for host in cluster.hosts[:SHOWN_HOSTS])
         raise UsageError(f"no host of {cluster.name} is left", hint=f"it has {names}")
-    return _with_nodes(cluster, picked)
+    found = _with_nodes(cluster, picked)
+    spare = picked & set(range(len(cluster.hosts) - cluster.spares, len(cluster.hosts)))
+    is_named = bool(options.hosts or options.ranks)  # a host that is named is no spare one
+    return replace(found, spares=0 if is_named else min(len(spare), len(picked) - 1))
 
 
 def assign_roles(spec: RunSpec, cluster: Cluster, roles: Sequence[Role]) -> tuple[RunSpec, Cluster]:

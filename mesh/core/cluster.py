@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
 from typing import ClassVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 DEFAULT_REMOTE_DIR = "~/.mesh"
 LONGEST_KEEP = 600.0  # seconds; an agent that waits leaves by itself after a little more
@@ -92,6 +93,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     host_keys: HostKeys = HostKeys.ACCEPT_NEW
     devices: tuple[str, ...] = DEFAULT_DEVICES  # files, by shell patterns, that one run at a time may use
     slices: tuple[int, ...] = ()  # how many of the hosts each slice has, at least 1, in order; (): there are no slices
+    spares: int = 0  # hosts at the end that have no ranks in runs until a rank moves there; fewer than hosts
     interface: str = ""  # that NCCL and gloo use on every host; "": the one towards rank 0
     ports: tuple[int, ...] = ()  # the first and the last one at which nodes of programs listen; (): any
     source: Source | None = None  # finds its hosts, of which there are none before; None: they are listed
@@ -122,7 +124,7 @@ class NodeSockets(Struct, frozen=True):
 
 
 class Placement(Struct, frozen=True, kw_only=True, dict=True):
-    """Which ranks of a run are where; the ranks of one host follow each other.
+    """Which ranks of a run are where; at the start of a run, the ranks of one host follow each other.
 
     >>> hosts = tuple(Host(name=name, address=name) for name in ("a", "b"))
     >>> placement = place_ranks(hosts, nprocs=(2, 1))
@@ -134,28 +136,63 @@ class Placement(Struct, frozen=True, kw_only=True, dict=True):
     table: tuple[Rank, ...]  # by rank
     slices: tuple[int, ...] = ()  # as in Cluster
     labels: tuple[str, ...] = ("",)  # of the groups; ("",): there are no roles
+    spares: int = 0  # hosts at the end that have no ranks at the start of the run
 
     @property
     def world_size(self) -> int:
         return len(self.table)
 
-    @cached_property
-    def _firsts(self) -> tuple[int, ...]:
-        """The first rank of each host, and the world size."""
-        firsts = [rank for rank, place in enumerate(self.table) if place.local == 0]
-        return (*firsts, len(self.table))
+    @property
+    def count(self) -> int:
+        """The number of hosts that have ranks at the start of the run: those at the beginning."""
+        return len(self.hosts) - self.spares
 
-    def ranks(self, node: int) -> range:
-        """The ranks of the node-th host."""
-        return range(self._firsts[node], self._firsts[node + 1])
+    @cached_property
+    def _ranks(self) -> tuple[Sequence[int], ...]:
+        """The ranks of each host."""
+        found: list[list[int]] = [[] for _ in self.hosts]
+        for rank, place in enumerate(self.table):
+            found[place.node].append(rank)
+        return tuple(
+            range(own[0], own[-1] + 1) if own and own[-1] - own[0] + 1 == len(own) else tuple(own) for own in found
+        )
+
+    def ranks(self, node: int) -> Sequence[int]:
+        """The ranks of the node-th host, in order; none for a spare host that has taken none."""
+        return self._ranks[node]
+
+    def first(self, node: int) -> int:
+        """Return the number that stands for a host: its first rank, or for a host without ranks one beyond all ranks.
+
+        >>> hosts = tuple(Host(name=name, address=name) for name in "abc")
+        >>> placement = place_groups(hosts, [[(0, 2)], [(0, 1)], []])
+        >>> [placement.first(node) for node in range(3)], placement.node(5), placement.spares
+        ([0, 2, 5], 2, 1)
+        """
+        ranks = self._ranks[node]
+        return ranks[0] if ranks else self.world_size + node
 
     def node(self, rank: int) -> int:
-        """The index of the host that runs this rank."""
-        return self.table[rank].node
+        """The index of the host that runs this rank, or for which this number stands."""
+        return self.table[rank].node if rank < self.world_size else rank - self.world_size
+
+    def moved(self, moves: Iterable[tuple[int, int]]) -> Placement:
+        """Return the placement with ranks on other hosts, each as rank and index of its host. The rest stays.
+
+        >>> hosts = tuple(Host(name=name, address=name) for name in "abc")
+        >>> placement = place_groups(hosts, [[(0, 2)], [(0, 1)], []]).moved([(1, 2)])
+        >>> [list(placement.ranks(node)) for node in range(3)], placement.table[1].local
+        ([[0], [2], [1]], 1)
+        """
+        table = list(self.table)
+        for rank, node in moves:
+            table[rank] = replace(table[rank], node=node)
+        return replace(self, table=tuple(table))
 
     def group(self, node: int) -> int:
-        """Return the index of the group of a host's first rank."""
-        return self.table[self._firsts[node]].group
+        """Return the index of the group of a host's first rank; 0 for a host without ranks."""
+        ranks = self._ranks[node]
+        return self.table[ranks[0]].group if ranks else 0
 
     def groups(self, node: int) -> list[int]:
         """Return the indices of the groups that have ranks on a host, in the order of their first ranks there."""
@@ -169,13 +206,12 @@ class Placement(Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def label(self, rank: int) -> str:
-        """Return the label of a rank's group; "" in a run without roles."""
-        return self.labels[self.table[rank].group]
+        """Return the label of a rank's group; "" in a run without roles, and for the number of a host."""
+        return self.labels[self.table[rank].group] if rank < self.world_size else ""
 
     def role(self, rank: int) -> str:
         """Return the name of a rank within its group, as "actor/1"; "" in a run without roles."""
-        place = self.table[rank]
-        return f"{label}/{place.index}" if (label := self.labels[place.group]) else ""
+        return f"{label}/{self.table[rank].index}" if (label := self.label(rank)) else ""
 
     def worker(self, rank: int) -> tuple[int, int]:
         """The slice of a rank, and its index among the ranks of that slice; slice 0 where there are none.
@@ -188,8 +224,8 @@ class Placement(Struct, frozen=True, kw_only=True, dict=True):
         for number, size in enumerate(self.slices):
             begin, end = end, end + size
             if self.node(rank) < end:
-                return number, rank - self._firsts[begin]
-        return 0, rank - self._firsts[end]
+                return number, rank - self.first(begin)
+        return 0, rank
 
 
 def place_ranks(
@@ -223,7 +259,7 @@ def place_groups(
 ) -> Placement:
     """Number the ranks of a run whose groups may share hosts, host after host.
 
-    shares: of each host the index of each group there, and how many ranks of it; together at least 1
+    shares: of each host the index of each group there, and how many ranks of it; only the last hosts may have none
     """
     table: list[Rank] = []
     sizes = [0] * len(labels)  # of the groups so far
@@ -234,4 +270,5 @@ def place_groups(
                 table.append(Rank(node, local, group, sizes[group]))
                 sizes[group] += 1
                 local += 1
-    return Placement(hosts=tuple(hosts), table=tuple(table), slices=tuple(slices), labels=tuple(labels))
+    spares = len(hosts) - sum(map(bool, shares))
+    return Placement(hosts=tuple(hosts), table=tuple(table), slices=tuple(slices), labels=tuple(labels), spares=spares)

@@ -98,5 +98,5 @@ def label(rank: int, placement: Placement) -> dict[str, str]:
 
 def _host(name: str, event: HostEvent, placement: Placement) -> dict[str, Any]:
     host = placement.hosts[event.node].name
-    first = placement.ranks(event.node)[0]
+    first = placement.first(event.node)
     return {"event": name, "time": event.time, "rank": first, "host": host, **label(first, placement)}

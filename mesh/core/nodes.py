@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+from mesh.core.cluster import NodeSockets
 from mesh.core.events import Event, RankEvent
 
 
@@ -31,6 +32,41 @@ class Restarted(RankEvent, frozen=True, kw_only=True, tag="restarted"):
 
     attempt: int
     pid: int
+
+
+class Moving(RankEvent, frozen=True, kw_only=True, tag="moving"):
+    """The rank leaves its host, and starts again on another one. The supervisor makes it for the sinks."""
+
+    to: str  # name of the other host
+    seconds: float = 0.0  # until then, at most: the processes on a lost host have ended by then
+    why: str = ""  # its host is lost; "": a client has asked for it
+
+
+class MoveAsked(RankEvent, frozen=True, kw_only=True):
+    """A client has asked the rank's agent to move the rank to another host."""
+
+    to: int  # index of the host
+    grace: float  # seconds from SIGTERM to SIGKILL
+
+
+class Released(RankEvent, frozen=True, kw_only=True):
+    """Every process of a rank that moves has ended, and all of its output has come."""
+
+    attempt: int  # that comes, 1 ..
+    code: int = 0  # exit status of its process
+    signal: int = 0  # that ended it; 0: none did
+
+
+class Kept(RankEvent, frozen=True, kw_only=True):
+    """The rank cannot leave its host."""
+
+    why: str
+
+
+class Adopted(RankEvent, frozen=True, kw_only=True):
+    """The host to which a node moves has opened its sockets."""
+
+    sockets: NodeSockets
 
 
 class ProgramStopped(RankEvent, frozen=True, kw_only=True, tag="program-stopped"):

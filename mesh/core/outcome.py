@@ -50,4 +50,5 @@ class Outcome(Struct, frozen=True, kw_only=True):
     failures: tuple[PrepareFailed, ...] = ()  # hosts that could not be reached or prepared, by node
     unverified: tuple[str, ...] = ()  # processes that may be left, and where: one line each
     goes_on: bool = False  # the run may go on somewhere, so that this is not its end
+    moved: tuple[tuple[int, int], ...] = ()  # ranks that ran on another host at last, and the host's index
     signal: int = 0  # the first one that asked for the end, even if the end had come already; 0: none

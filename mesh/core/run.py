@@ -130,6 +130,7 @@ class Group(Struct, frozen=True, kw_only=True):
     ready: bool = False  # each rank reports that it is ready
     may_fail: bool = False  # a rank that fails ends nothing
     restarts: Restarts = 0  # of each rank that fails; one more failure counts
+    elsewhere: bool = False  # ranks of a lost host start again on a spare one, as often as ``restarts`` allows
     ends_run: bool = False  # a rank that exits 0 ends the run with status 0
     serves: bool = False  # ranks are stopped, with status 0, once all ranks of other groups have ended
     alone: bool = False  # its only rank is called by the label, without a number
@@ -184,6 +185,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     fan_out: bool = True  # hosts may hand on among themselves what they all lack
     lock: bool = True  # take the lock of every host
     wait: float = 0.0  # for hosts that are busy with another run; 0: not at all; math.inf: without an end
+    spares: Annotated[int, Meta(ge=0)] = 0  # hosts at the end that have no ranks until one moves there
     share: bool = False  # work in a copy of the workspace that is removed afterwards
     exclusive: bool = False  # refuse hosts where another Unix user's run is
     detach: bool = False  # leave once the ranks have started: the hosts keep the run by themselves
@@ -251,7 +253,9 @@ class RunSpec(Struct, frozen=True, kw_only=True):
                 shares.setdefault(name, []).append((number, count))
         others = [(0, self._on_each_host(self.groups[0]))]
         labels = [group.label for group in self.groups]
-        return place_groups(hosts, [shares.get(host.name, others) for host in hosts], labels=labels, slices=slices)
+        count = len(hosts) - self.spares
+        found = [shares.get(host.name, others) if node < count else [] for node, host in enumerate(hosts)]
+        return place_groups(hosts, found, labels=labels, slices=slices)
 
     def _on_each_host(self, group: Group) -> int:
         return 1 if self.launcher is not Launch.NONE else max(1, group.nproc)

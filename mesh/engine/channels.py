@@ -95,7 +95,7 @@ class Channels:
         run = self._run
         session = (Session if run.local.have is None else Following)(
             node,
-            run.placement.ranks(node)[0],
+            run.placement.first(node),
             channel,
             Callbacks(
                 taken=self._taken,
@@ -145,7 +145,7 @@ class Channels:
         """Return the receiver of files that are pulled from a host, or None if none are."""
         if self._run.local.landing is None:
             return None
-        landing = self._run.local.landing(self._run.placement.ranks(node)[0])
+        landing = self._run.local.landing(self._run.placement.first(node))
         return Receiver(node, landing, session.reply, lambda: session.round_trip < NEAR_S)
 
     def _reopen(self, node: int, session: Session) -> Channel | None:

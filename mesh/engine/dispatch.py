@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from msgspec.structs import replace
+
 from mesh.core.events import Connected, Event, Locked, Ready
+from mesh.core.nodes import Adopted
 from mesh.engine import orders
 from mesh.engine.courier import Courier
 from mesh.engine.credentials import make_credentials
 from mesh.engine.environment import Rendezvous, host_environment, ports_wanted, rank_environment
-from mesh.engine.programs import address_book, payloads_of
+from mesh.engine.programs import address_book, node_of, payloads_of
 from mesh.engine.requests import library_of, prepare_request
 from mesh.engine.run import Run
 from mesh.engine.threads import Threads
@@ -18,6 +21,7 @@ from mesh.engine.wrapping import host_command, rank_command
 from mesh.protocol.requests import Finds, RankStart
 from mesh.remote.session import Session
 
+NO_COMMAND = ("true",)  # of a host without ranks, where nothing starts
 OLDEST_RUN_DAYS = 3650  # that a run may go on without us
 
 
@@ -29,6 +33,7 @@ class Facts:
         self.connected: dict[int, Connected] = {}
         self.locked: dict[int, Locked] = {}
         self.interfaces: dict[int, Mapping[str, str]] = {}  # variables of NCCL and gloo
+        self.adopted: dict[int, Adopted] = {}  # nodes that have moved, by rank
         self.ports: tuple[int, ...] = ()  # that are kept for the ranks on the first host
 
     def note(self, event: Event) -> None:
@@ -38,6 +43,8 @@ class Facts:
         elif isinstance(event, Locked):
             self.locked[event.node] = event
             self.ports = event.ports or self.ports
+        elif isinstance(event, Adopted):
+            self.adopted[event.rank] = event
         elif isinstance(event, Ready):
             self.interfaces[event.node] = event.interfaces
 
@@ -75,19 +82,27 @@ class Dispatcher:
             case orders.Prepare(node=node):
                 self._prepare(node, session)
             case orders.Start(node=node) if spec.commands:
-                session.setup(self._run.placement.ranks(node)[0], spec.commands, spec.force)
+                session.setup(self._run.placement.first(node), spec.commands, spec.force)
             case orders.Start(node=node):
                 self._start(node, session)
             case orders.Ask(question=question, enclosed=enclosed) if enclosed:
                 self._threads.start(f"mesh-ask-{order.node}", partial(session.ask_with, question, enclosed))
             case orders.Ask(question=question, lasting=lasting):
                 session.ask(question, lasting=lasting)
+            case orders.Release(rank=rank, grace=grace):
+                session.release(rank, grace)
+            case orders.Adopt(rank=rank):
+                session.adopt(node_of(self._run, rank))
+            case orders.Take():
+                self._take(order, session)
+            case orders.Moved(rank=rank, pid=pid, why=why):
+                session.moved(rank, pid, why)
             case orders.Detach():
                 session.detach()
             case orders.Introduce(port=port):
                 self._introduce(session, port)
-            case orders.Signal(number=number, grace=grace, why=why):
-                session.signal(number, grace, why)
+            case orders.Signal(number=number, grace=grace, why=cause):
+                session.signal(number, grace, cause)
             case orders.Change(states=states):
                 session.change(states)
             case orders.Kill():
@@ -126,8 +141,32 @@ class Dispatcher:
         self._credentials = self._credentials or make_credentials(OLDEST_RUN_DAYS)
         return self._credentials
 
+    def _take(self, order: orders.Take, session: Session) -> None:
+        """Have a host start a rank that comes from another one, as it was started there, with its own address."""
+        run, spec, facts, rank = self._run, self._run.spec, self._facts, order.rank
+        home = run.placement.node(rank)
+        if rank in facts.adopted:
+            book = address_book(run, facts.locked, facts.address_of, facts.adopted)
+            for other in list(self._sessions.values()):
+                other.readdress(book)
+        rendezvous = self._meeting()
+        addresses = [*rendezvous.addresses]
+        addresses[home] = facts.address_of(order.node)
+        env = host_environment(spec, run.placement, replace(rendezvous, addresses=addresses), home)
+        env |= {**(self._courier.env if spec.sync else {}), **facts.interfaces.get(order.node, {})}
+        env |= {**rank_environment(spec, run.placement, rank), "MESH_ATTEMPT": str(order.attempt)}
+        if rank in facts.adopted:
+            env["MESH_HOST"] = run.placement.hosts[order.node].name
+        words = rank_command(spec, run.placement, rank) or host_command(spec, run.placement, home, env)
+        argv = list(run.preparation.wrapped(words, sorted(env), spec.run))
+        start = RankStart(rank=rank, env=env, stdin=False, argv=argv)
+        session.take(start, order.attempt, order.after)
+
     def _start(self, node: int, session: Session) -> None:
         spec, facts = self._run.spec, self._facts
+        if not self._run.placement.ranks(node):  # a spare host: a rank may move there
+            session.start(NO_COMMAND, [], detach=False)
+            return
         env = {**self._environment(node), **facts.interfaces[node]}
         ranks = self.ranks(node)
         names = sorted(set(env).union(*(rank.env for rank in ranks)))
@@ -152,11 +191,16 @@ class Dispatcher:
         return Finds(env=env, interface=self._run.cluster.interface, targets=[env["MASTER_ADDR"], *second])
 
     def _environment(self, node: int) -> dict[str, str]:
+        spec = self._run.spec
+        found = host_environment(spec, self._run.placement, self._meeting(), node)
+        return {**self._courier.env, **found} if spec.sync else found
+
+    def _meeting(self) -> Rendezvous:
+        """Return where the ranks meet, once all hosts have answered."""
         spec, placement = self._run.spec, self._run.placement
-        if self._rendezvous is None:  # once for all hosts: all have answered
+        if self._rendezvous is None:  # once for all hosts
             addresses = [self._facts.address_of(node) for node in range(len(placement.hosts))]
             # The first host keeps none where the run goes on without it.
             ports = self._facts.ports or ports_wanted(spec, placement)
             self._rendezvous = Rendezvous(addresses=addresses, ports=ports)
-        found = host_environment(spec, placement, self._rendezvous, node)
-        return {**self._courier.env, **found} if spec.sync else found
+        return self._rendezvous

@@ -14,7 +14,7 @@ from mesh.engine.slurmenv import slurm_environment
 class Rendezvous(Struct, frozen=True, kw_only=True):
     """Addresses and ports at which the ranks meet."""
 
-    addresses: Sequence[str]  # of every host, as the others reach it, in order
+    addresses: Sequence[str]  # of every host, as the others reach it, in order; spare hosts last
     ports: Sequence[int]  # TCP ports that are kept for the ranks on the first host, as ``ports_wanted`` has them
 
 
@@ -24,25 +24,27 @@ def ports_wanted(spec: RunSpec, placement: Placement) -> tuple[int, ...]:
 
 
 def host_environment(spec: RunSpec, placement: Placement, rendezvous: Rendezvous, node: int) -> dict[str, str]:
-    """Return the variables of a host's first rank; the user's own win over what mesh sets."""
-    first, port = rendezvous.addresses[0], rendezvous.ports[0]
+    """Return the variables of a host's first rank; the user's own win over what mesh sets.
+
+    For a host without ranks: those that all ranks share.
+    """
+    first, port, ranks = rendezvous.addresses[0], rendezvous.ports[0], placement.ranks(node)
     return {
         "WORLD_SIZE": str(placement.world_size),
-        "LOCAL_WORLD_SIZE": str(len(placement.ranks(node))),
-        "NODE_RANK": str(node),
-        "NNODES": str(len(placement.hosts)),
+        **({"LOCAL_WORLD_SIZE": str(len(ranks)), "NODE_RANK": str(node)} if ranks else {}),
+        "NNODES": str(placement.count),
         "MASTER_ADDR": first,
         "MASTER_PORT": str(port),
         "JAX_COORDINATOR_ADDRESS": f"[{first}]:{port}" if ":" in first else f"{first}:{port}",
         "JAX_NUM_PROCESSES": str(placement.world_size),
         "MESH_RUN_ID": spec.run,
         "MESH_ATTEMPT": "0",  # nothing is tried a second time yet
-        "MESH_HOSTS": ",".join(rendezvous.addresses),
+        "MESH_HOSTS": ",".join(rendezvous.addresses[: placement.count]),
         "PYTHONUNBUFFERED": "1",
         **_slice_environment(placement, rendezvous, node),
-        **_label_environment(placement, node),
-        **(spec.groups[placement.group(node)].env if not _is_shared(placement, node) else {}),
-        **_first_environment(spec, placement, node),
+        **(_label_environment(placement, node) if ranks else {}),
+        **_group_environment(spec, placement, node),
+        **(_first_environment(spec, placement, node) if ranks else {}),
     }
 
 
@@ -93,6 +95,14 @@ def _is_shared(placement: Placement, node: int) -> bool:
     return len(placement.groups(node)) > 1
 
 
+def _group_environment(spec: RunSpec, placement: Placement, node: int) -> dict[str, str]:
+    """Return the variables that the user has set for all ranks of a host; on a spare one, for all of the run."""
+    if _is_shared(placement, node):
+        return {}
+    first, *others = [spec.groups[number].env for number in placement.groups(node) or range(len(spec.groups))]
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+
+
 def _label_environment(placement: Placement, node: int) -> dict[str, str]:
     label = placement.labels[placement.group(node)]
     return {"MESH_LABEL": label} if label else {}
@@ -101,7 +111,7 @@ def _label_environment(placement: Placement, node: int) -> dict[str, str]:
 def _slice_environment(placement: Placement, rendezvous: Rendezvous, node: int) -> dict[str, str]:
     if not placement.slices:
         return {}
-    number, _ = placement.worker(placement.ranks(node)[0])
+    number, _ = placement.worker(placement.first(node))
     if len(placement.slices) == 1:  # its chips reach each other without Megascale
         return {"SLICE_ID": str(number)}
     return {

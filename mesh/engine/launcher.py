@@ -23,6 +23,7 @@ from mesh.core.events import (
     Finished,
     Interrupted,
     Lacks,
+    Lost,
     Notice,
     OtherTree,
     PrepareFailed,
@@ -174,6 +175,8 @@ class Launcher:
             self._channels.expect_password(event)
         elif isinstance(event, AsksPassword):
             self._channels.give_password(event)
+        if isinstance(event, Lost):
+            self._channels.relay.lose(event.node)
         self._pace.note(event)
         self._decide(self._masking.event(event))
         self._show(event)
@@ -196,6 +199,8 @@ class Launcher:
         elif isinstance(event, Chosen):
             self._sinks.is_interrupted |= event.answer != "go on"
         for order in ordered:
+            if isinstance(order, orders.Take):
+                self._channels.relay.move(order.rank, order.node)
             if isinstance(order, orders.HostOrder):
                 self._dispatcher.carry_out(order)
             elif isinstance(order, orders.AskUser):

@@ -74,6 +74,10 @@ class Masking:
         held.last, held.since = replace(event, data=b""), self._clock()
         return _outputs(event, held.masker.feed(event.data))
 
+    def _ranks(self, node: int) -> set[int]:
+        """Return the ranks of a host, and the number that stands for it."""
+        return {*self._placement.ranks(node), self._placement.first(node)}
+
     def _ended_by(self, event: Event) -> Iterator[Output]:
         match event:
             case Exited(rank=rank):
@@ -81,7 +85,7 @@ class Masking:
             case LeftOut(rank=rank, stream=stream):
                 ended = [(rank, stream)]
             case Ready(node=node) | PrepareFailed(node=node) | Gone(node=node) | Lost(node=node):
-                ended = [(rank, stream) for rank in self._placement.ranks(node) for stream in Stream]
+                ended = [(rank, stream) for rank in self._ranks(node) for stream in Stream]
             case Finished():
                 ended = list(self._streams)
             case _:

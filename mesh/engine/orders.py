@@ -62,6 +62,35 @@ class Ask(HostOrder, frozen=True, kw_only=True):
     enclosed: bytes = b""  # bytes that belong to the question
 
 
+class Release(HostOrder, frozen=True, kw_only=True):
+    """End all processes of a rank that goes to another host."""
+
+    rank: int
+    grace: float  # seconds from SIGTERM to SIGKILL
+
+
+class Adopt(HostOrder, frozen=True, kw_only=True):
+    """Open the sockets of a node that comes to this host."""
+
+    rank: int
+
+
+class Take(HostOrder, frozen=True, kw_only=True):
+    """Start a rank that comes to this host."""
+
+    rank: int
+    attempt: int  # 1 ..
+    after: str  # how its last process ended
+
+
+class Moved(HostOrder, frozen=True, kw_only=True):
+    """Pass on how the move of a rank ended, to the client that has asked this host's agent for it."""
+
+    rank: int
+    pid: int = 0  # of the new process; 0: there is none
+    why: str = ""
+
+
 class Detach(HostOrder, frozen=True, kw_only=True):
     """Have the host keep the run without us."""
 

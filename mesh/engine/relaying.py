@@ -45,6 +45,7 @@ class Relay:
         self._streams: dict[int, _Stream] = {}
         self._pairs: dict[int, tuple[Session, int]] = {}  # the other end of a connection between two hosts
         self._last = 0  # number of the last stream
+        self._lost: set[int] = set()  # hosts
         self._is_closed = False
 
     def connect(self, label: str) -> socket.socket:
@@ -55,7 +56,7 @@ class Relay:
         """
         if label not in self._nodes:
             raise MeshError(f"{label}: no such node", hint=f"the nodes are {', '.join(sorted(self._nodes))}")
-        session = self._sessions.get(self._nodes[label])
+        session = self._session(label)
         with self._lock:
             if session is None or self._is_closed:
                 raise MeshError(f"{label}: its host is not connected")
@@ -67,9 +68,34 @@ class Relay:
         self._start(f"mesh-relay-in-{stream.number}", lambda: self._give(stream))
         return theirs
 
+    def lose(self, node: int) -> None:
+        """End all connections to a lost host, and make none any more."""
+        session = self._sessions.get(node)
+        with self._lock:
+            self._lost.add(node)
+            streams = [stream for stream in self._streams.values() if stream.session is session]
+            ends = [other for one, other in self._pairs.values() if one is session]  # numbers at the lost host
+            left = [self._pairs.pop(number) for number in ends if number in self._pairs]
+            for _, number in left:
+                self._pairs.pop(number, None)
+        for stream in streams:
+            self._end(stream)
+        for own, number in left:
+            if own is not session:
+                own.relay_end(number, "its host is lost")
+
+    def _session(self, label: str) -> Session | None:
+        """Return the session of a node's host; None if there is none, or the host is lost."""
+        node = self._nodes.get(label, -1)
+        return None if node in self._lost else self._sessions.get(node)
+
+    def move(self, rank: int, node: int) -> None:
+        """Connect to a node at another host from now on. rank: of the node"""
+        self._nodes.update({label: node for label, one in self._ranks.items() if one == rank})
+
     def restart(self, label: str) -> None:
         """End the process of a node, and have its host start the node again. Raises MeshError."""
-        session = self._sessions.get(self._nodes.get(label, -1))
+        session = self._session(label)
         if session is None or self._is_closed:
             raise MeshError(f"{label}: its host is not connected")
         session.restart(self._ranks[label])
@@ -90,7 +116,7 @@ class Relay:
     def _connect_pair(self, message: Connecting) -> None:
         """Connect a node that has asked for that with a node of another host. Their windows limit the bytes here."""
         asking = self._sessions.get((message.stream >> PAIR_STREAM_BITS) - 1)
-        other = self._sessions.get(self._nodes.get(message.label, -1))
+        other = self._session(message.label)
         if asking is None:
             return
         with self._lock:

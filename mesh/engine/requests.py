@@ -45,6 +45,7 @@ def begin_request(run: Run, node: int) -> Begin:
         plan=run.local.plan,
         nodes=nodes_of(run, node),
         node_ports=cluster.ports,
+        program=spec.is_program and run.local.have is None,
         term_limit=run.backend.term_limit if isinstance(run.backend, Announces) else 0.0,
         tied=spec.tied,
         **rules,

@@ -35,7 +35,7 @@ def host_command(spec: RunSpec, placement: Placement, node: int, env: Mapping[st
 
     env: of its first rank
     """
-    hosts, group = len(placement.hosts), spec.groups[placement.group(node)]
+    hosts, group = placement.count, spec.groups[placement.group(node)]
     if spec.multi_node:
         context = multi_node_context(hosts, node, env)
         return tuple(context if word == MULTI_NODE_ARGS else word for word in group.command)

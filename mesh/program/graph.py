@@ -44,6 +44,7 @@ class NodeOptions(Struct, frozen=True, kw_only=True):
     on_failure: Literal["stop", "ignore", "restart"] = "stop"
     restarts: int = 0  # at most
     on_exit: Literal["wait", "stop", "restart"] = "wait"
+    elsewhere: bool = False  # with restarts: a node of a lost host starts again on a spare host of the cluster
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -225,6 +226,9 @@ def _wish(label: str, on: object, options: NodeOptions) -> Wish:
     if bool(options.restarts) != (options.on_failure == "restart"):
         hint = f'on_failure="restart", restarts={options.restarts or 3}'
         raise UsageError(f"{label}: restarts= and on_failure= belong together", hint=hint)
+    if options.elsewhere and options.on_failure != "restart":
+        hint = 'on_failure="restart", restarts=3, elsewhere=True'
+        raise UsageError(f"{label}: elsewhere=True is for nodes that are started again", hint=hint)
     wish = Wish(label=label, count=options.count, per_host=options.per_host, gpus=options.gpus)
     return _with_place(wish, on)
 

@@ -8,7 +8,9 @@ from difflib import get_close_matches
 from msgspec.structs import replace
 
 from mesh.app.screen import Showing
+from mesh.config import spares
 from mesh.config.settings import Options
+from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import UsageError
 from mesh.program.graph import Graph
 from mesh.program.ledger import Ledger, Rules
@@ -48,14 +50,16 @@ def launch(
     if where == "threads":
         return _in_threads(program, calls_run, ready_timeout)
     setting = setting_of(program, where, calls_run)
-    hosts = [host.name for host in setting.cluster.hosts]
-    check_hosts(program, hosts, setting.cluster.name)
-    places = place([node.wish for node in program.nodes], hosts, facts_of(program, setting.cluster))
+    check_hosts(program, [host.name for host in setting.cluster.hosts], setting.cluster.name)
+    cluster, spare = spares_of(program, setting.cluster)
+    hosts = [host.name for host in cluster.hosts]
+    places = place([node.wish for node in program.nodes], hosts, facts_of(program, cluster))
     used = {one.host for one in places} - {CLIENT}
     options = program.options or Options()
     check_client_nodes(program, places, options)
-    cluster = replace(setting.cluster, hosts=tuple(host for host in setting.cluster.hosts if host.name in used))
+    cluster = replace(cluster, hosts=tuple(host for host in cluster.hosts if host.name in used))
     spec = replace(setting.spec, ready_timeout=ready_timeout, keep_results=keep_results)
+    spec, cluster = spares.add(spec, cluster, spare)
     running = _running(program, places, calls_run, decides=decides_for(program, places, calls_run))
     setting = replace(setting, cluster=cluster, spec=spec)
     processes = Processes(program, payloads(program, places), running, setting, showing or showing_of(options))
@@ -72,6 +76,14 @@ def _in_threads(program: Graph, calls_run: bool, ready_timeout: float) -> Runnin
     running.attach(threads)
     threads.start()
     return waited(running, ready_timeout)
+
+
+def spares_of(program: Graph, cluster: Cluster) -> tuple[Cluster, tuple[Host, ...]]:
+    """Return the cluster without its spare hosts, and these; a host that a node names is none."""
+    named = {name for node in program.nodes for name in node.wish.hosts}
+    others, spare = spares.divide(cluster)
+    taken = tuple(host for host in spare if host.name in named)
+    return replace(others, hosts=(*others.hosts, *taken)), tuple(host for host in spare if host.name not in named)
 
 
 def check_client_nodes(program: Graph, places: Sequence[Place], options: Options) -> None:

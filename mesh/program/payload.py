@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -10,7 +11,7 @@ from mesh.core.errors import UsageError
 from mesh.program.graph import Graph, Node
 from mesh.program.placing import Place
 from mesh.program.runtime import codec
-from mesh.program.runtime.errors import CannotTravel
+from mesh.program.runtime.errors import CLIENT, CannotTravel
 
 PAYLOAD_BYTES_LIMIT = 64 * 1024 * 1024
 
@@ -50,6 +51,19 @@ def payloads(program: Graph, places: Sequence[Place]) -> dict[str, Payload]:
         )
         for place in places
     }
+
+
+def tie_of(payloads: Mapping[str, Payload]) -> str:
+    """Return why a program ends with its client; "": it can go on without it."""
+    here = [label for label, payload in payloads.items() if payload.place.host == CLIENT]
+    return f"{min(here)} is on the client, and ends with it" if here else ""
+
+
+def cloudpickle_source() -> str:
+    """Return the source of cloudpickle, so that hosts need not have it installed."""
+    from cloudpickle import cloudpickle
+
+    return Path(cloudpickle.__file__).read_text()
 
 
 def _body(node: Node) -> tuple[bytes, list[memoryview]]:

@@ -23,14 +23,14 @@ from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Event, Exited, Lost, Output, Started
-from mesh.core.nodes import NodeResult, ProgramStopped, RankReady, Restarted, Restarting, told_end
+from mesh.core.nodes import Moving, NodeResult, ProgramStopped, RankReady, Restarted, Restarting, told_end
 from mesh.core.outcome import Cause
 from mesh.core.run import NO_DEVICES, Group, RunSpec
 from mesh.program.clientside import ClientNodes
 from mesh.program.graph import Graph, Node
 from mesh.program.ledger import State, Stop
 from mesh.program.outputs import LastLines, output_of
-from mesh.program.payload import Payload
+from mesh.program.payload import Payload, cloudpickle_source, tie_of
 from mesh.program.placing import Place
 from mesh.program.results import read_result
 from mesh.program.running import Running
@@ -103,6 +103,7 @@ def groups_of(
                 ready=True,
                 may_fail=options.on_failure == "ignore",
                 restarts=options.restarts if options.on_failure == "restart" else 0,
+                elsewhere=options.elsewhere,
                 ends_run=options.on_exit == "stop",
                 # With work on the client, the hosts end nothing by themselves.
                 serves=not (node.runs and setting.calls_run) and not works_here,
@@ -120,12 +121,6 @@ def devices_of(place: Place, shared: Container[str]) -> str:
     if place.gpus:
         return ",".join(map(str, place.gpus))
     return NO_DEVICES if place.host in shared else ""
-
-
-def tie_of(payloads: Mapping[str, Payload]) -> str:
-    """Return why a program ends with its client; "": it can go on without it."""
-    here = [label for label, payload in payloads.items() if payload.place.host == CLIENT]
-    return f"{min(here)} is on the client, and ends with it" if here else ""
 
 
 def untied_hint(setting: Setting) -> str:
@@ -164,13 +159,6 @@ def _packed(program: Graph, node: Node, payload: Payload, payloads: Mapping[str,
     body, buffers = payload.body
     frame = Frame(frames.HELLO, body=head, buffers=[body, *buffers])
     return b"".join(bytes(piece) for piece in frame.pieces())
-
-
-def cloudpickle_source() -> str:
-    """Return the source of cloudpickle, so that hosts need not have it installed."""
-    from cloudpickle import cloudpickle
-
-    return Path(cloudpickle.__file__).read_text()
 
 
 def modules_of(setting: Setting) -> dict[str, object]:
@@ -226,6 +214,7 @@ class Processes:
         self._relay: Relay | None = None
         self._relayed = threading.Event()
         self._pieces: dict[int, list[bytes]] = {}
+        self._moving: set[int] = set()  # ranks that are on their way to another host
         self._lines = LastLines()
         self._result: RunResult | None = None
         self._error: BaseException | None = None
@@ -281,8 +270,17 @@ class Processes:
                 reason = f"{told_end(code, number)}; it is started again{self._lines.below(rank)}"
                 self._inform(lambda caller: caller.note_restart(self._labels[rank], reason))
                 self._running.note(self._labels[rank], State.RESTARTING)
-            case Restarted(rank=rank, attempt=attempt):
+            case Moving(rank=rank, why=why):
+                self._moving.add(rank)
+                reason = f"{why or 'it moves to another host'}; it is started again{self._lines.below(rank)}"
+                self._inform(lambda caller: (caller.cut if why else caller.note_restart)(self._labels[rank], reason))
+                self._running.note(self._labels[rank], State.RESTARTING)
+            case Restarted(node=node, rank=rank, attempt=attempt):
+                self._moving.discard(rank)
                 self._lines.forget(rank)
+                if self._placement.node(rank) != node:
+                    self._placement = self._placement.moved([(rank, node)])
+                    self._running.note_host(self._labels[rank], self._placement.hosts[node].name)
                 self._running.note_attempt(self._labels[rank], attempt + 1)
                 self._here.begin(self._labels[rank])
             case Started(rank=rank):
@@ -297,7 +295,7 @@ class Processes:
             case Exited(rank=rank, code=code, signal=number):
                 self._exited(rank, code, number, told_end(code, number, is_oom=event.oom))
             case Lost(node=node, reason=reason):
-                for rank in self._placement.ranks(node):
+                for rank in sorted(set(self._placement.ranks(node)) - self._moving):
                     self._lose(self._labels[rank], f"its host is lost: {reason}{self._lines.below(rank)}")
                     self._running.note(self._labels[rank], State.LOST, f"its host is lost: {reason}")
 
@@ -330,13 +328,18 @@ class Processes:
 
     # ---- for users
 
-    def restart(self, label: str) -> None:
+    def restart(self, label: str, on: str = "") -> None:
         if label in self._here.labels:
             hint = f'on="{self._setting.cluster.hosts[0].name}" in place of on="client"'
             raise UsageError(f"{label}: a thread cannot be started again", hint=hint)
         if self._relay is None:
             raise MeshError(f"{label}: its host is not connected", hint=f"mesh check {self._setting.cluster.name}")
-        self._relay.restart(role_of(label))
+        if not on:
+            self._relay.restart(role_of(label))
+            return
+        from mesh.api.stopping import restart_found
+
+        restart_found(self._found(), [self._labels.index(label)], on=on)
 
     def stacks(self, labels: Sequence[str]) -> Stacks:
         ranks = ",".join(str(self._labels.index(label)) for label in labels if label not in self._here.labels)

@@ -67,8 +67,11 @@ class Places(Protocol):
     def stop(self, stop: Stop) -> None:
         """Have all nodes stop. Called once."""
 
-    def restart(self, label: str) -> None:
-        """Have the process of a node end, and the node start again at once. Raises MeshError and UsageError."""
+    def restart(self, label: str, on: str = "") -> None:
+        """Have the process of a node end, and the node start again at once. Raises MeshError and UsageError.
+
+        on: name of another host, on which it starts; "": its own
+        """
 
     def stacks(self, labels: Sequence[str]) -> Stacks:
         """Return where some nodes are. Raises MeshError and UsageError."""
@@ -91,7 +94,7 @@ class Running:
 
         decides: gets a label and the end that follows from its node; False where the run's hosts end the program
         """
-        self._hosts, self._ledger, self._decides = hosts, ledger, decides
+        self._hosts, self._ledger, self._decides = dict(hosts), ledger, decides
         self.run = ""  # the id by which `mesh logs` and all others find it; "": it is no run
         self._changed = threading.Condition()
         self._results: dict[str, object] = {}
@@ -129,6 +132,11 @@ class Running:
             self._changed.notify_all()
         if stop is not None and self._decides(label, stop):
             self._carry_out(stop)
+
+    def note_host(self, label: str, host: str) -> None:
+        """Note that a node is on another host from now on."""
+        with self._changed:
+            self._hosts[label] = host
 
     def note_attempt(self, label: str, attempt: int) -> None:
         """Note that a node was started again. attempt: 2 for the second start"""
@@ -311,11 +319,12 @@ class Running:
         self.end(Stop(reason="stop", code=code, why=why))
         return self.wait()
 
-    def restart(self, node: Chosen, timeout: float = RESTART_TIMEOUT_S) -> None:
+    def restart(self, node: Chosen, timeout: float = RESTART_TIMEOUT_S, *, on: str = "") -> None:
         """End the process of a node, start it again at once, and wait until it is ready for calls.
 
         node: its label or handle; a group is started again as a whole. The calls that the old process had fail with
         NodeLost, and handles go on working. The restart does not count as a failure.
+        on: a spare host of the cluster, on which it starts; "": its own host
         timeout: seconds, after which TimeoutError is raised
         Raises KeyError for an unknown label, UsageError for nodes that are threads, and MeshError for a node that has
         ended for good.
@@ -327,7 +336,7 @@ class Running:
         if over:
             raise MeshError(f"{', '.join(over)}: cannot be started again (it has ended)", hint="program.launch() again")
         for label in labels:
-            self._where.restart(label)
+            self._where.restart(label, on)
         with self._changed:
             self._changed.wait_for(lambda: all(self._is_back(label, before[label]) for label in labels), timeout)
             states = {label: self._ledger.states[label] for label in labels}

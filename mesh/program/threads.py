@@ -90,7 +90,7 @@ class Threads:
             node.context.set_stopped(stop.reason)
         self._threaded.set_stopped(stop.reason)
 
-    def restart(self, label: str) -> None:
+    def restart(self, label: str, on: str = "") -> None:
         """Raise UsageError, because a thread cannot be ended from outside."""
         raise UsageError(f"{label}: a thread cannot be started again", hint='program.launch("local")')
 

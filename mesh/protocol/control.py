@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .kinds import COUNT, NAME, RANK, SECONDS, SIGNAL, STATUS, TEXT, Wrong, listed, nullable, word
+from .kinds import COUNT, NAME, RANK, RANK_OR_NONE, SECONDS, SIGNAL, STATUS, TEXT, Wrong, listed, nullable, word
 from .messages import CONTROL, PEER, Message, Table
 from .nodes import NodeState
 from .records import Record, field, record
@@ -53,6 +53,7 @@ class Restart(AtControlSocket, name="restart"):
 
     ranks: Sequence[int] = field(listed(RANK))
     grace: float | None = field(nullable(SECONDS))  # from SIGTERM to SIGKILL; None: as the run was started with
+    to: int = field(RANK_OR_NONE, default=-1)  # index of the host that they move to; -1: they stay on theirs
     id: str = field(NAME)  # the same request may come through several hosts of one machine
 
 

@@ -68,6 +68,7 @@ class Begin(First, name="begin"):
     plan: Mapping[str, object] = field(OBJECT)  # of the run, for a client that comes back
     nodes: Sequence[Node] = field(listed(record(Node), NODES_MAX), default=())  # of a program, on this host
     node_ports: Sequence[int] = field(listed(OPEN_PORT, 2), default=())  # the first and last one for them; (): any
+    program: bool = field(TRUTH, default=False)  # ranks are nodes of a program, though there may be none on this host
     term_limit: float = field(SECONDS, default=0.0)  # from a SIGTERM of the host's scheduler to its SIGKILL; 0: unknown
     tied: str = field(TEXT, default="")  # why the run ends with its client; "": it can go on alone
 

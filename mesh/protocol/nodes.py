@@ -22,7 +22,7 @@ from .kinds import (
     word,
 )
 from .messages import AGENT, PIECE_BYTES, Message
-from .records import Record, Row, field
+from .records import Record, Row, field, record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 SOCKETS_MAX = 16
 NODES_MAX = 1024  # of one host
 ATTEMPT = integer(0, 1 << 20)
+PID_OR_NONE = integer(0, 1 << 31)
 PAIR_STREAM_BITS = 30  # of the number of a connection that an agent asks for; above them is its host, from 1
 STREAM_NUMBER = integer(1, 1 << 54)  # of a relayed connection; the client counts its own from 1
 NODE_STATES = ("ready", "restarting", "ended", "failed", "lost")
@@ -112,6 +113,41 @@ class Restarted(AgentMessage, name="restarted"):
     time: float = field(TIME)
 
 
+class MoveAsked(AgentMessage, name="move-asked"):
+    """Passes on that another client wants a rank to move to another host."""
+
+    rank: int = field(RANK)
+    to: int = field(RANK)  # index of the host
+    grace: float = field(SECONDS)  # from SIGTERM to SIGKILL
+    time: float = field(TIME)
+
+
+class Released(AgentMessage, name="released"):
+    """Reports that every process of a rank that moves has ended."""
+
+    rank: int = field(RANK)
+    attempt: int = field(ATTEMPT)  # that comes
+    time: float = field(TIME)
+    code: int = field(STATUS, default=0)
+    signal: int = field(integer(0, 2 * SIGNAL_MAX), default=0)
+
+
+class Kept(AgentMessage, name="kept"):
+    """Reports that a rank cannot leave its host."""
+
+    rank: int = field(RANK)
+    why: str = field(SHOWN)
+    time: float = field(TIME)
+
+
+class Adopted(AgentMessage, name="adopted"):
+    """Reports that the sockets of a node that moves to this host are open."""
+
+    rank: int = field(RANK)
+    sockets: NodeSockets = field(record(NodeSockets))
+    time: float = field(TIME)
+
+
 class ProgramStopped(AgentMessage, name="program-stopped"):
     """Reports that a node has ended its program."""
 
@@ -166,5 +202,6 @@ class RelayEnded(AgentMessage, name="relay-ended"):
 
 OF_NODES = (
     *(RankReady, Restarting, Restarted, ProgramStopped, Result),
+    *(MoveAsked, Released, Kept, Adopted),
     *(PairRelayed, Connecting, Relayed, RelayTaken, RelayEnded),
 )

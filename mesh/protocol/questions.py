@@ -14,6 +14,7 @@ from .kinds import (
     PORT,
     PORT_MAX,
     RANK,
+    RANK_OR_NONE,
     SECONDS,
     SHOWN,
     SIGNAL,
@@ -216,6 +217,7 @@ class Restart(Question[NewProcesses], name="restart"):
     run: str = field(NAME)
     ranks: Sequence[int] = field(listed(RANK))
     grace: float | None = field(nullable(SECONDS))  # from SIGTERM to SIGKILL; None: as the run was started with
+    to: int = field(RANK_OR_NONE, default=-1)  # index of the host that they move to; -1: they stay on theirs
     limit: float = field(SECONDS)  # until when the agents answer
     id: str = field(NAME)  # the same request may come through several hosts of one machine
 

@@ -25,7 +25,7 @@ from .kinds import (
     nullable,
 )
 from .messages import CLIENT, PIECE_BYTES, Message, Table
-from .nodes import STREAM_NUMBER, NodeAddress, NodeState
+from .nodes import ATTEMPT, PID_OR_NONE, STREAM_NUMBER, Node, NodeAddress, NodeState
 from .records import Record, field, record
 
 TYPE_CHECKING = False
@@ -225,6 +225,41 @@ class RestartNode(Order, name="restart-node"):
     rank: int = field(RANK)
 
 
+class Release(Order, name="release"):
+    """Ends all processes of a rank that moves to another host; the answer is ``released`` or ``kept``."""
+
+    rank: int = field(RANK)
+    grace: float = field(SECONDS)  # from SIGTERM to SIGKILL
+
+
+class Adopt(Order, name="adopt"):
+    """Opens the sockets of a node that moves to this host; the answer is ``adopted``."""
+
+    node: Node = field(record(Node))
+
+
+class Readdress(Order, name="readdress"):
+    """Replaces the addresses of all nodes, because one has moved."""
+
+    nodes: Sequence[NodeAddress] = field(listed(record(NodeAddress)))
+
+
+class Take(Order, name="take"):
+    """Starts a rank that has moved to this host; the answer is ``restarted``."""
+
+    start: RankStart = field(record(RankStart))
+    attempt: int = field(ATTEMPT)
+    after: str = field(TEXT)  # how its last process ended
+
+
+class Moved(Order, name="moved"):
+    """Reports to the agent that a rank has left how its move ended, for the client that has asked."""
+
+    rank: int = field(RANK)
+    pid: int = field(PID_OR_NONE, default=0)  # of its new process, on its host; 0: there is none
+    why: str = field(TEXT, default="")  # there is none
+
+
 class Relay(Order, name="relay", data_bytes=PIECE_BYTES):
     """Carries bytes to a node, through a relayed connection; the first one opens it."""
 
@@ -333,4 +368,5 @@ COMMON: Table[Request] = Table(
     *(Lock, Unlock, Changes, Pack, Serve, Fetch, Settled, Apply, StepFile, Prepare, Start, Setup, Detach),
     *(Introduce, Password, Enclosed, Reply, Stdin, Signal, Kill, Finish, Beat, Ack, Bye, Over),
     *(Program, Payload, Changed, RestartNode, Relay, RelayTaken, RelayEnd),
+    *(Release, Adopt, Readdress, Take, Moved),
 )

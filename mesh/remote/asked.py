@@ -32,12 +32,14 @@ class Asked:
         self._lock = threading.Lock()
         self._waiting: Counter[type[Message]] = Counter()  # requests without an answer
         self._ports, self._host = 0, 0  # how many ports the host is to keep; its index
-        self._nodes: Mapping[int, int] = {}
+        self._nodes: dict[int, int] = {}
         self._entries = 0  # of prerun
         self._attempt, self._synced = -1, -1  # of the workspace: sent last, and there
         self._serving: set[int] = set()  # trees that the host hands on
         self._fetching: set[int] = set()  # trees that it gets from another host
-        self._ranks: Container[int] = ()  # of this host
+        self._ranks: set[int] = set()  # of this host
+        self._releasing: set[int] = set()  # ranks that are to leave the host
+        self._adopting: set[int] = set()  # nodes whose sockets the host is to open
         self._running: set[int] = set()  # ranks whose end was not received
         self._commands: Sequence[SetupCommand] = ()
         self._steps = SudoSteps()
@@ -54,7 +56,7 @@ class Asked:
     def begin(self, ports: int, nodes: Sequence[Node] = (), host: int = 0) -> None:
         self._ports, self._host = ports, host
         # How many TCP ports each node has on the host, by its rank.
-        self._nodes = {node.rank: max(0, node.sockets - (not node.remote)) for node in nodes}
+        self._nodes = {node.rank: _ports_of(node) for node in nodes}
         self.note(Begin)
 
     def note(self, request: type[Message]) -> None:
@@ -79,8 +81,25 @@ class Asked:
         self._fetching.add(tree)
 
     def start(self, ranks: Sequence[int]) -> None:
-        self._ranks, self._running = frozenset(ranks), set(ranks)
+        self._ranks, self._running = set(ranks), set(ranks)
         self._streams = {stream.value: stream for stream in RANK_STREAMS}
+
+    def release(self, rank: int) -> None:
+        """Note that a rank is to leave the host."""
+        with self._lock:
+            self._releasing.add(rank)
+
+    def adopt(self, node: Node) -> None:
+        """Note that the host is to open the sockets of a node."""
+        with self._lock:
+            self._nodes[node.rank] = _ports_of(node)
+            self._adopting.add(node.rank)
+
+    def take(self, rank: int) -> None:
+        """Note that the host is to start a rank that comes from another one."""
+        with self._lock:
+            self._ranks.add(rank)
+            self._running.add(rank)
 
     def apply(self, steps: Sequence[Step]) -> None:
         """Note steps of modules, which the host carries out now."""
@@ -90,7 +109,7 @@ class Asked:
         self.note(Apply)
 
     def setup(self, rank: int, commands: Sequence[SetupCommand]) -> None:
-        self._ranks, self._running, self._commands = frozenset((rank,)), {rank}, commands
+        self._ranks, self._running, self._commands = {rank}, {rank}, commands
         self._streams = {Stream.SETUP.value: Stream.SETUP}
         self._steps = SudoSteps(tuple(command.sudo for command in commands))
 
@@ -200,8 +219,14 @@ class Asked:
                 self._check_end(message)
             case nodes.RankReady() | nodes.Restarting() | nodes.Restarted() | nodes.ProgramStopped() | nodes.Result():
                 self._check_rank(message, message.rank)
-            case nodes.PairRelayed(rank=rank):
+            case nodes.PairRelayed(rank=rank) | nodes.MoveAsked(rank=rank):
                 self._check_rank(message, rank)
+            case nodes.Released(rank=rank) | nodes.Kept(rank=rank):
+                self._check_release(message, rank)
+            case nodes.Adopted(rank=rank, sockets=sockets):
+                if rank not in self._adopting or sockets.rank != rank or len(sockets.ports) != self._nodes[rank]:
+                    raise FrameError("adopted: sockets: not those that were asked for")
+                self._adopting.discard(rank)
             case nodes.Connecting(stream=stream):
                 self._check_pair(message, stream)
             case nodes.Relayed() | nodes.RelayTaken() | nodes.RelayEnded():
@@ -244,6 +269,13 @@ class Asked:
             self._running.discard(message.rank)
             self._steps.end()
 
+    def _check_release(self, message: nodes.Released | nodes.Kept, rank: int) -> None:
+        if rank not in self._releasing:
+            raise FrameError(f"{message.NAME}: rank: {rank} was not to leave")
+        self._releasing.discard(rank)
+        if isinstance(message, nodes.Released):
+            self._running.discard(rank)
+
     def _check_step(self, message: Message, step: int) -> None:
         if not self._waiting[Apply] or step != self._steps.step:
             raise FrameError(f"{message.NAME}: step: unexpected {step}")
@@ -279,3 +311,8 @@ class Asked:
             if not self._waiting[request]:
                 raise FrameError(f"{message.NAME}: nothing was asked")
             self._waiting[request] -= 1
+
+
+def _ports_of(node: Node) -> int:
+    """Return how many TCP ports a node has on its host."""
+    return max(0, node.sockets - (not node.remote))

@@ -41,6 +41,9 @@ OF_NODES: Mapping[type[Message], type[HostEvent]] = {
     messages.Restarted: nodes.Restarted,
     messages.ProgramStopped: nodes.ProgramStopped,
     messages.PairRelayed: nodes.PairRelayed,
+    messages.MoveAsked: nodes.MoveAsked,
+    messages.Released: nodes.Released,
+    messages.Kept: nodes.Kept,
 }
 
 
@@ -62,6 +65,8 @@ def event_of(message: Message, data: bytes, *, node: int, sent: int, lacks_bytes
     match message:
         case messages.Result(rank=rank, last=is_last):
             return nodes.NodeResult(time=now, node=node, rank=rank, data=data, is_last=is_last)
+        case messages.Adopted(rank=rank, sockets=own):
+            return nodes.Adopted(time=now, node=node, rank=rank, sockets=_sockets(own))
         case answers.Stopped(time=at):
             return events.Stopped(time=at - offset, node=node)
         case answers.Lacks(attempt=attempt):
@@ -85,7 +90,7 @@ def _once_a_run(message: Message, now: float, node: int, offset: float) -> HostE
     match message:
         case answers.Locked(tree=tree, bare=is_bare, ports=ports):
             others = tuple(other_run(other, offset) for other in message.others)
-            sockets = tuple(NodeSockets(one.rank, one.unix, tuple(one.ports)) for one in message.sockets)
+            sockets = tuple(map(_sockets, message.sockets))
             return events.Locked(
                 time=now, node=node, tree=tree, is_bare=is_bare, ports=tuple(ports), others=others, sockets=sockets
             )
@@ -116,6 +121,10 @@ def _once_a_run(message: Message, now: float, node: int, offset: float) -> HostE
             return events.Gone(time=now, node=node, left=tuple(left), stays=tuple(stays))
         case other:
             raise FrameError(f"an unexpected message {other.NAME!r}")
+
+
+def _sockets(own: messages.NodeSockets) -> NodeSockets:
+    return NodeSockets(own.rank, own.unix, tuple(own.ports))
 
 
 def _end(event: type[events.Exited], message: answers.End, node: int, offset: float) -> events.Exited:

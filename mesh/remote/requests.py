@@ -13,7 +13,7 @@ from mesh.protocol import requests
 from mesh.protocol.answers import LACKS_BYTES, Lacks
 from mesh.protocol.first import Begin
 from mesh.protocol.messages import Message, encode
-from mesh.protocol.nodes import NodeAddress, NodeState
+from mesh.protocol.nodes import Node, NodeAddress, NodeState
 from mesh.protocol.questions import Question
 from mesh.protocol.requests import Changes, Finds, Introduce, Lock, Loss, Prepare, RankStart, Setup, Start
 from mesh.remote.asked import Asked
@@ -183,6 +183,29 @@ class Requests:
     def restart(self, rank: int) -> None:
         """End the process of a node, and have the host start the node again at once."""
         self._sender.order(requests.RestartNode(rank=rank))
+
+    def release(self, rank: int, grace: float) -> None:
+        """End all processes of a rank that goes to another host; the host answers with Released or Kept."""
+        self._asked.release(rank)
+        self._sender.order(requests.Release(rank=rank, grace=grace))
+
+    def adopt(self, node: Node) -> None:
+        """Have the host open the sockets of a node that comes to it; it answers with Adopted."""
+        self._asked.adopt(node)
+        self._sender.order(requests.Adopt(node=node))
+
+    def readdress(self, nodes: Sequence[NodeAddress]) -> None:
+        """Send the addresses of all nodes again, because one has moved."""
+        self._sender.order(requests.Readdress(nodes=list(nodes)))
+
+    def take(self, start: RankStart, attempt: int, after: str) -> None:
+        """Start a rank that comes from another host. after: how its last process ended"""
+        self._asked.take(start.rank)
+        self._sender.order(requests.Take(start=start, attempt=attempt, after=after))
+
+    def moved(self, rank: int, pid: int, why: str) -> None:
+        """Send how the move of a rank ended, for the client that has asked this host's agent. pid: 0: for why"""
+        self._sender.order(requests.Moved(rank=rank, pid=pid, why=why))
 
     def relay(self, stream: int, data: bytes, label: str = "") -> None:
         """Send bytes through a relayed connection. label: of the node, with the first ones"""

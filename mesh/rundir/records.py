@@ -8,7 +8,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -94,7 +94,7 @@ class Record(Struct, frozen=True, kw_only=True, dict=True):
         """The ranks by their hosts, as far as labels and names of logs need it."""
         hosts = [Host(name=name, address="") for name in self.hosts or ("?",)]
         if self.about.get("spec") or _number(self.about, "nproc"):
-            return self.spec.placed(hosts)
+            return self.spec.placed(hosts).moved(_moves(self.about, self.hosts))
         return self.spec.with_nproc(_ranks_with_logs(self.directory) // len(hosts)).placed(hosts)
 
 
@@ -213,3 +213,10 @@ def _time_of(run: str) -> float:
         return time.mktime(time.strptime(run[:15], "%Y%m%d-%H%M%S"))
     except (ValueError, OverflowError):
         return 0.0
+
+
+def _moves(about: Mapping[str, object], hosts: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the ranks that have moved to another host, and the index of that host."""
+    written = about.get("moved")
+    moved = written.items() if isinstance(written, dict) else ()
+    return [(int(rank), hosts.index(host)) for rank, host in moved if rank.isdecimal() and host in hosts]

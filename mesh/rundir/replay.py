@@ -122,7 +122,7 @@ def _chosen(
     for rank in range(placement.world_size):
         node = placement.node(rank)
         for stream in streams:
-            of_log = [rank] if stream in SUFFIX else placement.ranks(node)  # a host's log goes by its first rank
+            of_log: Sequence[int] = [rank] if stream in SUFFIX else placement.ranks(node)  # by its first rank
             if rank == of_log[0] and (ranks is None or any(one in ranks for one in of_log)):
                 name = log_name(placement, rank, stream)
                 yield log_number(rank, stream), Log(name=name, node=node, rank=rank, stream=stream)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -149,3 +151,19 @@ def _is_kept(item: Mapping[str, Any], heads: Mapping[str, int]) -> bool:
     """Return True if a gap is in the log's own file; one that was being joined counts again."""
     numbers = [item.get("at"), item.get("bytes"), item.get("marker")]
     return all(isinstance(number, int) for number in numbers) and item["at"] < heads.get(item["log"], 1 << 62)
+
+
+def open_events(directory: Path) -> int:
+    """Return a descriptor that appends to events.jsonl, and has its lock as long as its client lives.
+
+    Raises BlockingIOError if another client is there, and OSError.
+    """
+    descriptor = os.open(directory / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    except OSError:  # a file system without locks
+        pass
+    return descriptor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import threading
@@ -34,7 +33,6 @@ from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import Kind, RunSpec
 from mesh.rundir.about import describe_begin, describe_end, kept, write_over
 from mesh.rundir.layout import (
-    EVENTS,
     INDEX,
     LOGS,
     MASK_RECORD,
@@ -51,7 +49,7 @@ from mesh.rundir.logfile import Gap, LogFile, Shelf
 from mesh.rundir.modulelogs import ModuleLogs
 from mesh.rundir.noderesults import ResultFiles
 from mesh.rundir.records import UNFETCHED
-from mesh.rundir.resuming import Left
+from mesh.rundir.resuming import Left, open_events
 from mesh.verdict.verdict import Verdict, make_verdict
 from mesh.verdict.words import of_last_process
 
@@ -86,7 +84,8 @@ class StoreSink:
         """
         self.directory, self.logs = directory, directory / LOGS
         self.problem = ""
-        self._report, self._placement, self._prerun = report, placement, spec.prerun
+        self._report, self._prerun = report, spec.prerun
+        self._placement = self._now = placement  # at the start of the run, as logs go by that; and now
         self._started: list[Started] = []
         self._left_out: list[dict[str, Any]] = [dict(item) for item in left.left_out] if left else []
         self._told = set(left.told) if left else set()  # what is in events.jsonl once
@@ -165,10 +164,20 @@ class StoreSink:
         if isinstance(event, LeftOut):
             self._leave_out(event)
             return
-        for item in encoding.objects(event, self._placement):
+        if isinstance(event, Restarted) and event.node != self._now.node(event.rank):
+            self._now = self._now.moved([(event.rank, event.node)])
+            self._about["moved"] = {**self._about.get("moved", {}), str(event.rank): self._now.hosts[event.node].name}
+            self._keep_about()
+        for item in encoding.objects(event, self._now):
             self._events += json.dumps(item).encode() + b"\n"
         if isinstance(event, Exited | PrepareFailed):
             self._flush()  # whoever looks now wants to see why
+
+    def _keep_about(self) -> None:
+        try:
+            self._write_about()
+        except OSError as error:
+            self._failed(error)
 
     def _keep(self, results: ResultFiles, event: NodeResult) -> None:
         try:
@@ -178,7 +187,7 @@ class StoreSink:
 
     def _log_prerun(self, event: HostEvent, text: str) -> None:
         """Append a line of ours to the log of a host's prerun."""
-        first, data = self._placement.ranks(event.node)[0], text.encode("utf-8", "replace")
+        first, data = self._placement.first(event.node), text.encode("utf-8", "replace")
         self._output(Output(time=event.time, node=event.node, rank=first, stream=Stream.PRERUN, data=data))
 
     def idle(self) -> None:
@@ -203,12 +212,13 @@ class StoreSink:
 
     def finish(self, outcome: Outcome) -> Verdict | None:
         """Complete run.json, and let go of the directory; returns the verdict on the run."""
-        verdict = make_verdict(outcome, self._placement, self.said if Stream.STDOUT in self._streams else self.set_up)
+        placement = self._placement.moved(outcome.moved)
+        verdict = make_verdict(outcome, placement, self.said if Stream.STDOUT in self._streams else self.set_up)
         if outcome.goes_on:
             self._about |= {"started": outcome.started or self._about["started"]}
             self._about |= {"detached": True} if outcome.cause is not Cause.PREPARE else {}
         else:
-            self._about |= describe_end(outcome, self._placement, verdict)
+            self._about |= describe_end(outcome, placement, verdict)
             self._about.pop(UNFETCHED, None)
         self._write_events()
         try:
@@ -240,11 +250,11 @@ class StoreSink:
 
     def prepared(self, node: int) -> list[str]:
         """The last lines of a host's prerun."""
-        return self._tail(self._placement.ranks(node)[0], Stream.PRERUN)
+        return self._tail(self._placement.first(node), Stream.PRERUN)
 
     def set_up(self, node: int) -> list[str]:
         """The last lines of a host's setup."""
-        return self._tail(self._placement.ranks(node)[0], Stream.SETUP)
+        return self._tail(self._placement.first(node), Stream.SETUP)
 
     def _tail(self, rank: int, stream: Stream) -> list[str]:
         """Return the last lines of a log that are not blank, as text without escape sequences."""
@@ -381,19 +391,3 @@ class StoreSink:
         if not self.problem:
             self.problem = f"{error.strerror or error}: {error.filename or self.directory}"
             self._report(self.problem)
-
-
-def open_events(directory: Path) -> int:
-    """Return a descriptor that appends to events.jsonl, and has its lock as long as its client lives.
-
-    Raises BlockingIOError if another client is there, and OSError.
-    """
-    descriptor = os.open(directory / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise
-    except OSError:  # a file system without locks
-        pass
-    return descriptor

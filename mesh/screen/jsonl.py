@@ -10,6 +10,7 @@ from mesh.core import encoding
 from mesh.core.cluster import Placement
 from mesh.core.events import Event, Exited, Finished, Gone, Lost, Output, Stream
 from mesh.core.lines import LineCutter, Lines
+from mesh.core.nodes import Restarted
 from mesh.screen.descriptor import Descriptor, standard
 
 HOST_STREAMS = (Stream.PRERUN, Stream.MODULE)  # which go on when a rank ends
@@ -38,6 +39,8 @@ class JsonSink:
             self._end_lines(event.node, event.rank)
         elif isinstance(event, Finished):
             self._end_lines()
+        if isinstance(event, Restarted):
+            self._placement = self._placement.moved([(event.rank, event.node)])
         for item in encoding.objects(event, self._placement):
             self._out.write(json.dumps(item).encode() + b"\n")
 

@@ -12,6 +12,7 @@ from mesh.core.cluster import Placement
 from mesh.core.escapes import plain
 from mesh.core.events import CONNECTING, Behind, Event, Exited, Lost, Output, PrepareFailed, Silent, Started, Stream
 from mesh.core.look import Paint
+from mesh.core.nodes import Restarted
 from mesh.core.ranks import counted, few, told_ranks
 
 QUIET_START_S = 1.0  # of a run, before which its status is not shown
@@ -77,6 +78,11 @@ class Status:
             case Exited(rank=number) as exited:
                 self._heard = now
                 self._end(self._ranks[number], "failed" if exited.status else "done", exited.told())
+            case Restarted(node=node, rank=number):
+                if self._placement.node(number) != node:  # its host may be lost
+                    self._placement = self._placement.moved([(number, node)])
+                    self._ranks[number].end = ""
+                    self._heard = now
             case PrepareFailed(node=node, step=step, message=reason) if step in CONNECTING:
                 for number in self._placement.ranks(node):
                     self._end(self._ranks[number], "lost", reason)

@@ -118,6 +118,41 @@ if __name__ == "__main__":
     app.run(main)
 """
 
+TESTED = """
+import os
+import unittest
+
+from mesh import launchpad as lp
+
+
+class Server:
+    def add(self, value):
+        return value + 1, os.getpid()
+
+
+def fails():
+    lp.wait_for_stop(1.0)
+    raise ValueError("lost in a process")
+
+
+class Steps(unittest.TestCase):
+    def test_steps(self):
+        program = lp.Program("tested")
+        servers = [lp.CourierNode(Server) for _ in range(2)]
+        handles = [server.create_handle() for server in servers]
+        program.add_node(lp.MultiProcessingColocation(servers), label="both")
+        program.add_node(lp.PyNode(fails), label="fails")
+        launched = lp.launch(program, launch_type="test_mp", test_case=self)
+        found = [handle.dereference().add(value) for handle, value in zip(handles, (2, 3))]
+        print("stepped", *[value for value, _ in found], flush=True)
+        print("launched", len({os.getpid(), *[process for _, process in found]}) == 3, flush=True)
+        launched.wait(60)
+
+
+if __name__ == "__main__":
+    unittest.main()
+"""
+
 MAP = """
 import os
 import signal
@@ -245,6 +280,105 @@ fail raises
 nothing raises
 _hidden raises
 stop False False
+ended
+"""
+# The rows that the first program leaves out: groups of handles, methods, addresses, and nodes that do not run.
+FURTHER = """
+import threading
+
+from mesh import launchpad as lp
+
+RAN, ENDED = [], []
+
+
+class Pair:
+    def __init__(self, value, other=None):
+        self.value, self.other = value, other
+
+    def get(self):
+        return self.value
+
+    def get_other(self):
+        return self.other.get()
+
+
+class Runs(Pair):
+    def run(self):
+        RAN.append(self.value)
+
+
+def ends(name):
+    ENDED.append(name)
+
+
+def waits(name):
+    lp.wait_for_stop()
+    ENDED.append(name)
+
+
+def methods_of(handle):
+    if not hasattr(lp, "list_methods"):
+        import courier
+
+        return courier.list_methods(handle)
+    return lp.list_methods(handle)
+
+
+class Main:
+    def __init__(self, handles, address):
+        self.handles, self.address = handles, address
+
+    def run(self):
+        one, two, three = self.handles
+        print("values", one.get(), two.get_other(), three.get(), flush=True)
+        print("methods", sorted({*methods_of(one)} & {"get", "get_other", "run"}), flush=True)
+        print("futures", [future.result() for future in [one.futures.get() for _ in range(3)]], flush=True)
+        host, _, port = self.address.resolve().rpartition(":")
+        is_same = lp.get_port_from_address(self.address.resolve()) == int(port)
+        print("address", bool(host), port.isdigit(), is_same, flush=True)
+        print("disabled", RAN, flush=True)
+        print("stopped", lp.stop_event().is_set(), flush=True)
+        lp.stop()
+
+
+def main():
+    program = lp.Program("second")
+    one = program.add_node(lp.CourierNode(Pair, 1), label="one")
+    with program.group("pairs"):
+        two = program.add_node(lp.CourierNode(Pair, 2, other=one))
+        quiet = lp.CourierNode(Runs, "quiet")
+        quiet.disable_run()
+        three = program.add_node(quiet)
+    node = lp.CourierNode(Pair, 3)
+    print("own", type(node.courier_address).__name__, flush=True)
+    program.add_node(node, label="node")
+    program.add_node(lp.PyClassNode(Main, [one, two, three], node.courier_address), label="main")
+    both = [lp.PyNode(ends, "a"), lp.PyNode(waits, "b")]
+    program.add_node(lp.MultiThreadingColocation(both, return_on_first_completed=True), label="first")
+    print("nodes", len(program.get_all_nodes()), sorted(program.groups), flush=True)
+    for wrong in (lambda: program.add_node(one), lambda: lp.CourierNode(Pair).create_handle().get()):
+        try:
+            wrong()
+        except Exception as error:
+            print("wrong", type(error).__name__, flush=True)
+    lp.launch(program, launch_type="local_mt").wait()
+    print("ended", flush=True)
+
+
+if __name__ == "__main__":
+    main()
+"""
+FURTHER_OF_LAUNCHPAD = """\
+own Address
+nodes 6 ['first', 'main', 'node', 'one', 'pairs']
+wrong ValueError
+wrong AttributeError
+values 1 1 quiet
+methods ['get', 'get_other']
+futures [1, 1, 1]
+address True True True
+disabled []
+stopped False
 ended
 """
 EXAMPLES_OF_LAUNCHPAD = {
@@ -444,6 +578,14 @@ def test_processes_with_flags_variables_and_a_restart(home: Home) -> None:
     ], done.stderr
 
 
+def test_a_test_steps_processes_that_share_a_host_and_fails_with_their_failure(home: Home) -> None:
+    done = run_program(home, TESTED)
+    assert done.returncode == 1, done.stderr
+    assert lines_of(done) == ["launched True", "stepped 3 4"], done.stderr
+    assert "Ran 1 test" in done.stderr
+    assert "ValueError: lost in a process" in done.stderr
+
+
 @pytest.mark.root
 @pytest.mark.sshd
 def test_the_verdict_shows_the_name_that_the_first_program_does_not_define(pod: Home) -> None:
@@ -469,11 +611,17 @@ def test_a_signal_stops_the_program_and_then_the_interpreter(home: Home) -> None
 
 
 @pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
-def test_windows_show_the_logs_and_end_with_their_session(home: Home) -> None:
-    """``kill_tmux`` ends the program of a session, and leaves a session that mesh has not made."""
+@pytest.mark.parametrize("name", ["", "chosen"])
+def test_windows_show_the_logs_and_end_with_their_session(home: Home, name: str) -> None:
+    """``kill_tmux`` ends the program of a session, and leaves a session that mesh has not made.
+
+    name: of the session, by the flag; "": that of the program
+    """
     text = WAITS.replace('launch_type="local_mp"', 'launch_type="local_mp", terminal="tmux_session"')
     home.files(program__py=text)
-    process = subprocess.Popen([sys.executable, "program.py"], cwd=home.project, env=environ(home))
+    flag = [f"--tmux_session_name={name}"] if name else []
+    session = name or "waits"
+    process = subprocess.Popen([sys.executable, "program.py", *flag], cwd=home.project, env=environ(home))
 
     def tmux(*words: str) -> str:
         return subprocess.run(
@@ -481,12 +629,12 @@ def test_windows_show_the_logs_and_end_with_their_session(home: Home) -> None:
         ).stdout.strip()
 
     try:
-        tmux("new-session", "-d", "-s", "waits-too", "sleep 1000")
-        assert eventually(lambda: "begun" in tmux("capture-pane", "-p", "-t", "=waits:waits"), PATIENCE)
-        kill = "from mesh.launchpad import lp_ssh; lp_ssh.kill_tmux(prefix='waits')"
+        tmux("new-session", "-d", "-s", f"{session}-too", "sleep 1000")
+        assert eventually(lambda: "begun" in tmux("capture-pane", "-p", "-t", f"={session}:waits"), PATIENCE)
+        kill = f"from mesh.launchpad import lp_ssh; lp_ssh.kill_tmux(prefix={session!r})"
         subprocess.run([sys.executable, "-c", kill], cwd=home.project, env=environ(home), check=True, timeout=PATIENCE)
         process.wait(PATIENCE)
-        assert tmux("list-sessions", "-F", "#{session_name}") == "waits-too"
+        assert tmux("list-sessions", "-F", "#{session_name}") == f"{session}-too"
     finally:
         tmux("kill-server")
         if process.poll() is None:
@@ -501,8 +649,9 @@ def test_ten_thousand_items_over_eight_processes_of_which_one_is_killed(home: Ho
     assert done.stdout.splitlines()[-2:] == ["item 40: NodeLost", "10000 values, 8 workers"]
 
 
-def test_the_same_program_prints_the_same_as_under_launchpad(home: Home) -> None:
-    done = run_program(home, SEMANTICS)
-    assert (done.returncode, done.stdout) == (0, OF_LAUNCHPAD), done.stderr
+@pytest.mark.parametrize(("text", "expected"), [(SEMANTICS, OF_LAUNCHPAD), (FURTHER, FURTHER_OF_LAUNCHPAD)])
+def test_the_same_program_prints_the_same_as_under_launchpad(home: Home, text: str, expected: str) -> None:
+    done = run_program(home, text)
+    assert (done.returncode, done.stdout) == (0, expected), done.stderr
     if LAUNCHPAD_PYTHON:
-        assert of_launchpad(home, SEMANTICS) == sorted(OF_LAUNCHPAD.splitlines())
+        assert of_launchpad(home, text) == sorted(expected.splitlines())

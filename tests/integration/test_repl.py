@@ -77,6 +77,28 @@ def test_a_script_that_ends_well_and_a_hundred_cells_leave_no_descriptor(home: H
     assert shown(done.out) == {"True": {0, 1}, "100": {0, 1}}
 
 
+def test_sync_brings_changed_files_and_loads_changed_modules_again(home: Home) -> None:
+    home.files(own__py="def f():\n    return 'old'\n", other__py="from own import f\n", gone__txt="x")
+    script = home.project / "edit.sh"
+    script.write_text("printf 'def f():\\n    return \"new\"\\n' > own.py; rm gone.txt; printf later > more.txt\n")
+    cells = (
+        "import os, other, pathlib\nfrom own import f\nf(), other.f()\n"
+        "%local import subprocess; _ = subprocess.run(['sh', 'edit.sh'], check=True)\n%sync\n"
+        "f(), other.f(), pathlib.Path('more.txt').read_text(), os.path.exists('gone.txt')\n"
+        "%local _ = subprocess.run(['sh', '-c', 'echo 1/0 >> own.py'], check=True)\n%sync\n'never'\n"
+    )
+    done = home.mesh("repl", "--nproc", "2", "local:2", stdin=cells.encode())
+    every = set(range(4))
+    assert shown(done.out) == {
+        "('old', 'old')": every,
+        "['own']": every,
+        "('new', 'new', 'later', False)": every,
+    }, done.err
+    assert done.status == 1
+    assert "sent 2 files, removed 1 path on 2 hosts" in done.err
+    assert "ZeroDivisionError" in done.err
+
+
 def test_ctrl_c_interrupts_the_cell_on_all_ranks_and_a_dead_rank_is_named(home: Home) -> None:
     with home.terminal("repl", "local:2") as terminal:
         terminal.expect(b"[0-1] >>> ")

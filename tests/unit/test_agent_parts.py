@@ -115,7 +115,7 @@ class Port:
         self.passed.append(number)
         return {0: 1}
 
-    def restart(self, ranks: Sequence[int], grace: float | None) -> dict[int, str]:
+    def restart(self, ranks: Sequence[int], grace: float | None, to: int) -> dict[int, str]:
         self.restarted.append(list(ranks))
         return {rank: "it has ended" if rank == 9 else "" for rank in ranks}
 

@@ -261,7 +261,8 @@ def test_outputs_that_cannot_be_written(home: Home) -> None:
         for words in (["clusters"], ["--help"], ["completion", "bash"], ["check", "local"]):
             done = home.mesh(*words, stdout=full)
             assert done.status == 125, words
-            assert done.err.startswith("error: cannot write to stdout: No space left on device\n"), done.err
+            # On a busy machine the notice of a slow connection comes before.
+            assert "error: cannot write to stdout: No space left on device\n" in done.err, done.err
     shell = f"{sys.executable} -m mesh clusters >&-"
     done = subprocess.run(["sh", "-c", shell], cwd=home.project, env=home.environ, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

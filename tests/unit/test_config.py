@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from mesh.cli.parser import given_of
 from mesh.cli.program import COMMANDS
+from mesh.config import spares
 from mesh.config.clusters import find_cluster, load_clusters
 from mesh.config.hosts import NoHost, expand, split
 from mesh.config.places import clusters_path
@@ -606,6 +607,26 @@ def test_slices(tmp_path: Path) -> None:
     assert ([host.name for host in picked.hosts], picked.slices) == (["b-0", "b-2"], (2,))
 
 
+def test_spare_hosts_are_the_last_ones_unless_hosts_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("pod:\n  spares: 2\n  hosts: ['a-[0-4]']\n")
+    pod = find_cluster("pod", load_clusters(path, required=True))
+    spared = {
+        "all": pod,
+        "without one of the others": select_hosts(pod, Options(exclude="a-1")),
+        "without a spare one": select_hosts(pod, Options(exclude="a-3")),
+        "named": select_hosts(pod, Options(hosts="a-[2-4]")),
+    }
+    assert {name: found.spares for name, found in spared.items()} == {
+        "all": 2,
+        "without one of the others": 2,
+        "without a spare one": 1,
+        "named": 0,
+    }
+    rest, spare = spares.divide(spared["without one of the others"])
+    assert ([host.name for host in rest.hosts], [host.name for host in spare]) == (["a-0", "a-2"], ["a-3", "a-4"])
+
+
 BAD_SLICES = {
     "hosts: [a]\n  slices: [{hosts: [b]}]": "3: pod.slices: has hosts: beside it; a cluster has one of the two",
     "slices: []": "2: pod.slices: is empty",
@@ -618,6 +639,10 @@ BAD_SLICES = {
     "hosts: [a]\n  interface: 'eth0 eth1'": "3: pod.interface: expected the name of a network interface, as eth0",
     "hosts: [a]\n  ports: 40100-40000": "3: pod.ports: expected a range of ports, as 40000-40100, found '40100-40000'",
     "hosts: [a]\n  ports: 40000": "3: pod.ports: expected a range of ports, as 40000-40100, found 40000",
+    "hosts: [a, b]\n  spares: 2": "3: pod.spares: expected a number of hosts below 2, found 2",
+    "hosts: [a, b]\n  spares: -1": "3: pod.spares: expected a number of hosts below 2, found -1",
+    "hosts: [a, b]\n  spares: one": "3: pod.spares: expected a number of hosts below 2, found 'one'",
+    "slices: [{hosts: [a, b]}]\n  spares: 1": "3: pod.spares: counts hosts of a list, and there is no hosts: beside it",
     "hosts: [a]\n  ports: [1-2]": "3: pod.ports: expected a range of ports, as 40000-40100, found a list",
 }
 

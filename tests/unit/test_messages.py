@@ -33,6 +33,7 @@ from mesh.protocol.answers import Serving as ServingMessage
 from mesh.protocol.frames import Decoder, FrameError, encode
 from mesh.protocol.journal import JOURNAL_VERSION, OF_JOURNAL
 from mesh.protocol.messages import PROTOCOL_VERSION, VersionError
+from mesh.protocol.nodes import Node
 from mesh.protocol.records import Record
 from mesh.protocol.requests import Introduce, Lock
 from mesh.protocol.tables import REQUESTS
@@ -174,6 +175,10 @@ TOLD: dict[str, dict[str, Any]] = {
     "rank-ready": {"rank": RANK, "attempt": 0, "time": NOW},
     "restarting": {"rank": RANK, "attempt": 1, "time": NOW, "seconds": 1.0, "code": 3},
     "restarted": {"rank": RANK, "attempt": 1, "pid": 9, "time": NOW},
+    "move-asked": {"rank": RANK, "to": 1, "grace": 5.0, "time": NOW},
+    "released": {"rank": RANK, "attempt": 1, "time": NOW, "signal": 15},
+    "kept": {"rank": RANK, "why": "it has ended", "time": NOW},
+    "adopted": {"rank": RANK, "sockets": [RANK, "/tmp/0", []], "time": NOW},
     "pair-relayed": {"rank": RANK, "to": "echo/1", "why": "no answer", "time": NOW},
     "connecting": {"stream": (1 << 30) + 1, "label": "echo/1"},
     "program-stopped": {"rank": RANK, "code": 3, "why": "enough", "time": NOW},
@@ -398,6 +403,7 @@ def asked(*told: bytes) -> Any:
     talk._asked.serve(1)
     talk._asked.fetch(1)
     talk._asked.start([RANK])
+    talk._asked.release(RANK)
     talk._asked.give(RANK, 1)
     talk._asked.ask(questions.Hush(), has_enclosed=False)
     talk._asked.end()
@@ -408,6 +414,8 @@ def asked(*told: bytes) -> Any:
 @pytest.mark.parametrize("kind", [kind for kind in TOLD if kind not in SENT_ELSEWHERE])
 def test_what_agents_send_is_in_the_table(kind: str) -> None:
     _, talk = asked(encode({"type": kind, **TOLD[kind]}, DATA.get(kind, b"")))
+    if kind == "adopted":
+        talk._asked.adopt(Node(rank=RANK, label="echo/0", sockets=1))
     assert not [event for event in talk.events() if isinstance(event, Lost) and "protocol" in event.reason]
 
 

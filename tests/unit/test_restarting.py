@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mesh.api.stopping import check_ranks, refusals
-from mesh.core.cluster import Host, place_ranks
+from mesh.core.cluster import Host, place_groups, place_ranks
 from mesh.core.errors import UsageError
 from mesh.protocol.replies import NewProcess
 
@@ -18,7 +18,7 @@ REFUSED = {
     "another host of the run": (
         [1],
         "b",
-        "--on: rank 1 (actor/1) is on a, and cannot move to b",
+        "--on: rank 1 (actor/1) is on a, and cannot move to b: the run has no spare hosts",
         "starts it again on a",
     ),
 }
@@ -35,8 +35,14 @@ def test_a_rank_or_host_that_does_not_fit_is_refused_before_any_host_is_asked(
 
 
 def test_ranks_may_name_their_own_host() -> None:
-    check_ranks([0, 1], "a", PLACEMENT, "run-1")
-    check_ranks([2], "", PLACEMENT, "run-1")
+    assert check_ranks([0, 1], "a", PLACEMENT, "run-1") == ([0, 1], [])
+    assert check_ranks([2], "", PLACEMENT, "run-1") == ([2], [])
+
+
+def test_ranks_of_a_run_with_spare_hosts_may_name_another_one() -> None:
+    placement = place_groups([*HOSTS, Host(name="c", address="c")], [[(0, 2)], [(0, 1)], []])
+    assert check_ranks([0, 2], "c", placement, "run-1") == ([], [0, 2])
+    assert check_ranks([0, 2], "c", placement.moved([(2, 2)]), "run-1") == ([2], [0])
 
 
 def test_each_rank_without_a_new_process_is_named_with_the_reason() -> None:
@@ -45,4 +51,4 @@ def test_each_rank_without_a_new_process_is_named_with_the_reason() -> None:
         "rank 1 (actor/1) on a: not started again (it is stuck)",
         "rank 2 (learner/0) on b: not started again (an agent is late)",
     ]
-    assert refusals([5], {}, None, "") == ["rank 5: not started again (it has ended)"]
+    assert refusals([5], {}, None, "") == ["rank 5: not started again (it has ended, or was never started)"]

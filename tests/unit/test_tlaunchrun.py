@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+
 import pytest
 
 from mesh.cli import program
@@ -71,6 +74,23 @@ def test_a_shared_file_needs_a_shared_directory(home: Home) -> None:
     assert (done.status, "MASTER_ADDR" in done.err) == (2, True)
     done = home.mesh("tlaunchrun", "basic", "--set_share_file", f"{home.path}/no/meet", "local:2", *words)
     assert (done.status, "cannot be written" in done.err) == (2, True)
+
+
+def test_deepspeed_gets_its_hosts_and_processes(home: Home) -> None:
+    """A package of our own has the name of DeepSpeed's launcher, and prints its words."""
+    directory = home.path / "packages/deepspeed/launcher"
+    directory.mkdir(parents=True)
+    for place in (directory, directory.parent):
+        (place / "__init__.py").touch()
+    (directory / "launch.py").write_text("import sys\nprint(*sys.argv[1:], flush=True)\n")
+    home.files(mesh__yaml=f"prerun: ['export PYTHONPATH={home.path}/packages']\n", train__py="")
+    done = home.mesh("tlaunchrun", "deepspeed", "--gpu", "3", "local:2", "train.py", "--lr", "1")
+    assert done.status == 0, done.err
+    words = [line.partition("] ")[2].split() for line in done.out.decode().splitlines()]
+    assert sorted(one[1] for one in words) == ["--node_rank=0", "--node_rank=1"], words
+    assert all(one[4:] == ["train.py", "--lr", "1"] for one in words), words
+    (world,) = {one[0].partition("=")[2] for one in words}
+    assert json.loads(base64.urlsafe_b64decode(world)) == {"node-0": [0, 1, 2], "node-1": [0, 1, 2]}
 
 
 def test_torchrun_gets_its_hosts_and_processes(home: Home) -> None:

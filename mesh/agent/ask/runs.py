@@ -65,7 +65,7 @@ def pass_on(question: Pass, context: Context) -> AllPassed:
 
 def restart(question: Restart, context: Context) -> NewProcesses:
     """Have the agents of a run start ranks again, and wait until they have."""
-    order = control.Restart(ranks=question.ranks, grace=question.grace, id=question.id)
+    order = control.Restart(ranks=question.ranks, grace=question.grace, to=question.to, id=question.id)
     answers = [answer for _, answer in requests.request_all(question.run, order, NewProcesses, question.limit)]
     found = [one for answer in answers if answer is not None for one in answer.ranks]
     return NewProcesses(ranks=found, agents=len(answers), silent=sum(answer is None for answer in answers))

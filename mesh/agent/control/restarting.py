@@ -37,7 +37,7 @@ class RestartRequests:
         found = self._by_id.get(request.id)
         if found is None:
             found = self._by_id[request.id] = _Request()
-            for rank, why in self._port.restart(request.ranks, request.grace).items():
+            for rank, why in self._port.restart(request.ranks, request.grace, request.to).items():
                 if why:
                     found.told.append(NewProcess(rank=rank, why=why))
                 else:

@@ -45,13 +45,18 @@ class NodeFiles:
 
     def write_addresses(self, nodes: Sequence[NodeAddress], credentials: str) -> None:
         """Write the addresses of all nodes, and the key that they show each other. Raises OSError."""
+        self.write_book(nodes)
+        self._write(KEY, credentials.encode())
+
+    def write_book(self, nodes: Sequence[NodeAddress]) -> None:
+        """Write the addresses of all nodes in one step, because nodes may be reading. Raises OSError."""
         book = {}
         for node in nodes:
             ports = [[node.address, port] for port in node.ports]
             tcp = ports.pop(0) if node.remote and ports else None
             book[node.label] = {"host": node.host, "unix": node.unix, "tcp": tcp, "more": ports}
-        self._write(BOOK, dumps(plain(book)).encode("utf-8", "surrogateescape"))
-        self._write(KEY, credentials.encode())
+        self._write(f"{BOOK}.new", dumps(plain(book)).encode("utf-8", "surrogateescape"))
+        os.replace(self.place(f"{BOOK}.new"), self.place(BOOK))
 
     def write_plan(self, plan: Mapping[str, object]) -> None:
         """Write the run as another machine of its user needs it to call the nodes. Raises OSError."""

@@ -11,6 +11,7 @@ from mesh.agent.base.light import dumps, partial
 from mesh.agent.link.journal import journal_directory
 from mesh.agent.nodes.control import ControlChannel
 from mesh.agent.nodes.files import BOOK, KEY, RESULT, NodeFiles
+from mesh.agent.nodes.reports import how_ended, news, send_result
 from mesh.agent.nodes.sockets import ListeningSockets
 from mesh.agent.process.spawning import Setting
 from mesh.agent.run.facts import NodeStopped
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 FIRST_DESCRIPTOR = 3  # of those that a node inherits beside its three standard ones
 RESTART_DELAY_S, RESTART_DELAY_MAX_S = 1.0, 30.0  # doubled after each failure of the same node
-RESULT_BYTES_MAX = 64 << 20
-RESULT_PIECE_BYTES = 64 << 10
 # Why a run ends, as its nodes read it, by the cause of the order.
 REASONS = {
     "preempted": "preemption",
@@ -163,7 +162,7 @@ class Nodes:
             signal=signal or 0,
         )
         self._port.send(coming)
-        self._change(node, "restarting", node.attempt + 1, _how(code or 0, signal or 0))
+        self._change(node, "restarting", node.attempt + 1, how_ended(code or 0, signal or 0))
         how = f"signal {signal}" if signal else f"exit {code}"
         marker = f"mesh: {node.about.label}: started again after {how}, attempt {node.attempt + 1}\n"
         self._loop.at(("restart", rank.rank), node.restart_at, partial(self._restart, node, marker, restart))
@@ -209,10 +208,51 @@ class Nodes:
         node.has_ended = True
         self._files.note_end(rank)
         self._close_sockets(node)
-        how = _how(status >> 8, status & 0x7F) if status else ""
+        how = how_ended(status >> 8, status & 0x7F) if status else ""
         self._change(node, "failed" if status else "ended", node.attempt, how)
         if node.about.ends_run and not status and not self._port.stops_ranks:
             self._port.post(NodeStopped(rank, 0, f"{node.about.label} has ended"))
+
+    # ---- moves between hosts
+
+    def attempt(self, rank: int) -> int:
+        """Return how often a node was started before its present start."""
+        return self._nodes[rank].attempt
+
+    def release(self, rank: int, code: int, signal: int) -> None:
+        """Forget a node whose process has ended and that starts on another host; its sockets here are closed."""
+        node = self._nodes[rank]
+        self._loop.cancel(("restart", rank))
+        self._drop_control(node)
+        self._close_sockets(node)
+        self._files.forget(f"{RESULT}-{rank}")
+        self._change(node, "restarting", node.attempt + 1, how_ended(code, signal))
+        del self._nodes[rank]
+
+    def adopt(self, about: Node) -> None:
+        """Open the sockets of a node that comes from another host, and report them."""
+        node = self._nodes[about.rank] = NodeOfRun(about)
+        try:
+            node.sockets = ListeningSockets(about, self._files.path, self._ports)
+        except OSError as error:
+            self._port.fail("port", f"the sockets of {about.label} cannot be opened: {why(error)}", hint(error))
+            return
+        self._port.send(messages.Adopted(rank=about.rank, sockets=node.sockets.addresses, time=time.time()))
+
+    def readdress(self, book: Sequence[NodeAddress]) -> None:
+        """Write the addresses of all nodes again, because one has moved."""
+        self._book = book
+        try:
+            self._files.write_book(book)
+            self.on_addresses(book)
+        except OSError as error:
+            self._port.fail("start", why(error), hint(error))
+
+    def take(self, rank: int, start: Start, attempt: int) -> Rank:
+        """Start the process of an adopted node. Raises OSError. attempt: how often it was started before"""
+        node = self._nodes[rank]
+        node.start, node.attempt, node.by_hand = start, attempt, attempt
+        return self._start(node, *start)
 
     # ---- states
 
@@ -220,7 +260,7 @@ class Nodes:
         """Pass changes of nodes on other hosts on to the nodes here."""
         for state in states:
             self._states[state.label] = state
-            self._tell(_news(state))
+            self._tell(news(state))
 
     def settle(self) -> None:
         """End a program without a client once only nodes that serve are left. Called after each turn of the loop."""
@@ -294,7 +334,7 @@ class Nodes:
         self._loop.watch(control.fileno(), select.POLLIN, partial(self._read, node))
         for state in list(self._states.values()):  # what the node has missed, when it is started again
             if state.state != "ready" and state.label != node.about.label:
-                control.send(_news(state))
+                control.send(news(state))
         return rank
 
     def _restart(self, node: NodeOfRun, marker: str, restart: Callable[[], None]) -> None:
@@ -317,28 +357,10 @@ class Nodes:
                 reason = str(message.get("why", ""))[: messages.WHY_CHARACTERS].replace("\0", "")
                 self._port.post(NodeStopped(node.about.rank, int(str(message["stop"])) & 0xFF, reason))
             elif isinstance(message.get("result"), str):
-                self._send_result(node, str(message["result"]))
+                send_result(self._port, self._files, node.about, str(message["result"]))
         if not control.is_open:
             self._loop.unwatch(descriptor)
             node.control = None
-
-    def _send_result(self, node: NodeOfRun, path: str) -> None:
-        """Send a file of the private directory to the client, as the result of a node."""
-        if os.path.dirname(os.path.abspath(path)) != self._files.path:
-            return
-        try:
-            with open(path, "rb") as file:
-                data = file.read(RESULT_BYTES_MAX)
-            os.replace(path, self._files.place(f"{RESULT}-{node.about.rank}"))  # for clients that come later
-        except OSError as error:
-            self._port.send(messages.Result(rank=node.about.rank, last=True))
-            text = f"mesh: {node.about.label}: its result cannot be read: {why(error)}\n"
-            self._port.send(Output(rank=node.about.rank, stream="stderr"), text.encode())
-            return
-        for begin in range(0, len(data), RESULT_PIECE_BYTES):
-            piece = data[begin : begin + RESULT_PIECE_BYTES]
-            self._port.send(messages.Result(rank=node.about.rank, last=False), piece)
-        self._port.send(messages.Result(rank=node.about.rank, last=True))
 
     def _change(self, node: NodeOfRun, state: str, attempt: int, why: str = "") -> None:
         """Pass a change of a node here on to all other nodes that this agent can reach."""
@@ -361,20 +383,3 @@ class Nodes:
         if node.sockets is not None:
             node.sockets.close()
             node.sockets = None
-
-
-def _news(state: NodeState) -> dict[str, object]:
-    """Return the message to a node about another one."""
-    return {"news": state.label, "state": state.state, "attempt": state.attempt, "why": state.why}
-
-
-def _how(code: int, number: int) -> str:
-    """Return how a process has ended, for people. number: of the signal that ended it; 0: none did"""
-    if not number:
-        return f"exit {code}"
-    from signal import Signals  # after a failure only
-
-    try:
-        return f"ended by {Signals(number).name}"
-    except ValueError:
-        return f"ended by signal {number}"

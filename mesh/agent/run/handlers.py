@@ -68,12 +68,21 @@ def _to_nodes(port: Port, parts: Parts, request: Request, data: bytes) -> None:
         parts.nodes.take_changes(request.nodes)
     elif isinstance(request, requests.RestartNode):
         parts.ranks.restart(request.rank)
+    elif isinstance(request, requests.Adopt):
+        parts.nodes.adopt(request.node)
+    elif isinstance(request, requests.Readdress):
+        parts.nodes.readdress(request.nodes)
     elif isinstance(request, requests.Relay):
         parts.relays.take(request, data)
     elif isinstance(request, requests.RelayTaken):
         parts.relays.widen(request)
     elif isinstance(request, requests.RelayEnd):
         parts.relays.end(request.stream, request.why)
+
+
+def _note_move(port: Port, parts: Parts, request: requests.Moved, data: bytes) -> None:
+    parts.moves.note_outcome(request.rank)
+    parts.control.restarts.note(request.rank, request.pid, request.why)
 
 
 # Each handler takes the port, the parts, a request of the class under which it stands, and the bytes behind it.
@@ -106,6 +115,11 @@ HANDLERS: dict[type[Request], Callable[..., None]] = {
     requests.Payload: _to_nodes,
     requests.Changed: _to_nodes,
     requests.RestartNode: _to_nodes,
+    requests.Adopt: _to_nodes,
+    requests.Readdress: _to_nodes,
+    requests.Release: lambda port, parts, request, data: parts.moves.release(request.rank, request.grace),
+    requests.Take: lambda port, parts, request, data: parts.moves.take(request),
+    requests.Moved: _note_move,
     requests.Relay: _to_nodes,
     requests.RelayTaken: _to_nodes,
     requests.RelayEnd: _to_nodes,

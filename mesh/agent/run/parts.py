@@ -20,6 +20,7 @@ from mesh.agent.run.environment import Environment
 from mesh.agent.run.group import Group
 from mesh.agent.run.locking import Locking
 from mesh.agent.run.modules import Modules
+from mesh.agent.run.moving import Moves
 from mesh.agent.run.ranks import Ranks
 from mesh.agent.run.restarting import Restarts
 from mesh.agent.run.sources import Sources
@@ -72,6 +73,7 @@ class Parts:
         self.modules = Modules(port, loop, self.state, self.sources, self.processes, self.environment)
         self.ranks = Ranks(port, loop, self.client, self.sources, self.environment, self.group)
         self.ranks.use(Restarts(port, loop, self.containers, begin.grace))
+        self.moves = Moves(port, self.ranks, self.environment)
         self.followers = Followers()
         self.following = Watches(loop)
         self.detachment = Detachment(port, self.out, self.state, self.group, begin, self.locking.machine_lock)
@@ -79,7 +81,7 @@ class Parts:
         self.nodes: Nodes | None = None
         self.relays: Relays | None = None
         self.pairs: Pairs | None = None
-        if begin.nodes:
+        if begin.nodes or begin.program:
             self._make_nodes(begin)
         self.control = ControlServer(port, loop, self.client, self.followers, not begin.tied)
         self.ranks.on_restart = self.control.restarts.note

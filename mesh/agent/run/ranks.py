@@ -56,6 +56,7 @@ class Ranks:
         # Called with each rank that was to be started again: its new pid and "", or 0 and why there is none.
         self.on_restart: Callable[[int, int, str], None] = lambda rank, pid, why: None
         self._setup: Setup | None = None
+        self.has_begun = False  # the ranks of the run were started, though this host may have none
         self._unreported: list[Rank] = []  # ranks whose end may wait behind their output
 
     def use(self, restarts: Restarts) -> None:
@@ -92,7 +93,7 @@ class Ranks:
             self._port.fail("start", why(error))
             return
         self._loop.watch(setup.words, select.POLLIN, partial(self._read_setup, setup))
-        self._add(setup)
+        self.add(setup)
 
     def _start(self, request: Start) -> None:
         port = self._port
@@ -105,18 +106,21 @@ class Ranks:
         except OSError as error:
             port.fail("start", why(error), hint(error))
             return
+        self.has_begun = True
         self._client.gather(time.monotonic() + START_GATHER_S)
         for rank in request.ranks:
             try:
                 setting = self._environment.of_rank(rank.env)
                 start = start_rank if self.nodes is None else self.nodes.start
-                self.restarts.note_start(rank.rank, rank.argv or request.argv, setting, rank.stdin)
-                self._add(start(rank.rank, rank.argv or request.argv, setting, rank.stdin))
+                argv = rank.argv or request.argv
+                self.restarts.note_start(rank.rank, (argv, setting, rank.stdin))
+                self.add(start(rank.rank, argv, setting, rank.stdin))
             except OSError as error:  # no process or descriptor is left to have
                 port.fail("start", why(error))
                 break
 
-    def _add(self, rank: Rank, *, is_new: bool = True) -> None:
+    def add(self, rank: Rank, *, is_new: bool = True) -> None:
+        """Take over the process of a rank. is_new: its start is reported here"""
         self.ranks[rank.pid] = rank
         self._group.note(rank.pid, rank.sources)
         for source in rank.sources:
@@ -224,7 +228,7 @@ class Ranks:
         if is_last:
             self._sources.relay_rest()  # no client reads output behind the last message
         by_kernel = not self._port.stops_ranks and memory is not None and memory.explains(rank.pid, rank.status)
-        code, number = _how(rank.status)
+        code, number = how_ended(rank.status)
         if self.nodes is not None:
             self.nodes.report_end(rank.rank, rank.status)
         self.on_restart(rank.rank, 0, "it has ended")
@@ -251,7 +255,7 @@ class Ranks:
             self._give_up(rank, "the run is ending")
         if self.nodes is None or not self.nodes.starts_again(rank.rank, rank.status):
             return False
-        self.nodes.plan_restart(rank, *_how(rank.status), partial(self._start_again, rank))
+        self.nodes.plan_restart(rank, *how_ended(rank.status), partial(self._start_again, rank))
         return True
 
     def _start_again(self, rank: Rank) -> None:
@@ -266,7 +270,7 @@ class Ranks:
         if rank.is_input_ended:
             new.give(b"")
         self.ranks.pop(rank.pid, None)
-        self._add(new, is_new=False)
+        self.add(new, is_new=False)
         self._watch_stdin(new)
         if self.nodes and is_node:
             self.nodes.report_restart(new)
@@ -277,7 +281,7 @@ class Ranks:
 
     def _make_way(self, rank: Rank) -> None:
         """Restart a rank whose processes have ended on request, and report the end and the start."""
-        code, number = _how(rank.status)
+        code, number = how_ended(rank.status)
         attempt = self.restarts.attempt(rank.rank) + 1
         self._port.send(
             messages.Restarting(
@@ -290,8 +294,10 @@ class Ranks:
         self._port.send(answers.Output(rank=rank.rank, stream="stderr"), marker.encode())
         self._start_again(rank)
 
-    def _report_stuck(self, rank: Rank, why: str) -> None:
+    def _report_stuck(self, rank: Rank, why: str, was_leaving: bool) -> None:
         """Cancel the restart of a rank whose processes do not end: a new process beside them would be a second rank."""
+        if was_leaving:
+            self._port.send(messages.Kept(rank=rank.rank, why=why, time=time.time()))
         self.on_restart(rank.rank, 0, why)
         if rank.status >= 0:
             rank.ended = time.time()
@@ -322,12 +328,12 @@ class Ranks:
     def _report_early(self) -> None:
         """Report ends out of turn, so that a client sees them although output is blocked."""
         for rank in self._unreported:
-            code, number = _how(rank.status)
+            code, number = how_ended(rank.status)
             self._port.send_now(answers.Ended(rank=rank.rank, time=rank.ended, code=code, signal=number))
         self._unreported = []
 
 
-def _how(status: int) -> tuple[int | None, int | None]:
+def how_ended(status: int) -> tuple[int | None, int | None]:
     """Return exit code and signal of a process from the status of waitpid; one of them is None."""
     if os.WIFSIGNALED(status):
         return None, os.WTERMSIG(status)

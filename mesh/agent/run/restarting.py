@@ -30,9 +30,10 @@ IN_CONTAINER = "ranks run in containers here, and the processes of one rank ther
 class Family:
     """The process of a rank and all its descendants, also those whose parents have ended."""
 
-    def __init__(self, leader: int) -> None:
-        """leader: the pid of the rank, which leads a session"""
-        self._leader = leader
+    def __init__(self, rank: Rank) -> None:
+        """rank: its process leads a session"""
+        self._leader = rank.pid
+        self._mark = b"RANK=%d" % rank.rank
         self._known: dict[int, int] = {}  # start time by pid
 
     def look(self) -> list[Process]:
@@ -41,15 +42,28 @@ class Family:
         ours = below({os.getpid()}, every)  # the kernel may have reused a pid for another process
         roots = {one.pid for one in ours if one.session == self._leader or self._known.get(one.pid) == one.start}
         found = below(roots, ours) if roots else []
+        known = {one.pid for one in found}
+        # A daemon has a session and, once its parent has ended, a parent of its own: this agent, the subreaper.
+        strays = {one.pid for one in ours if one.parent == os.getpid() and one.pid not in known and self._owns(one)}
+        found += below(strays, ours) if strays else []
         self._known.update({one.pid: one.start for one in found})
         return found
+
+    def _owns(self, process: Process) -> bool:
+        """Return True if a process has the environment of this rank."""
+        try:
+            with open(f"/proc/{process.pid}/environ", "rb") as file:
+                return self._mark in file.read().split(b"\0")
+        except OSError:  # it has ended, or is another user's
+            return False
 
 
 class _Asked:
     """A rank whose processes must end before its restart."""
 
-    def __init__(self, family: Family, kill_at: float) -> None:
+    def __init__(self, family: Family, kill_at: float, is_leaving: bool) -> None:
         self.family, self.kill_at = family, kill_at
+        self.is_leaving = is_leaving  # the new process is on another host
 
 
 class Restarts:
@@ -62,16 +76,24 @@ class Restarts:
         self._asked: dict[int, _Asked] = {}
         self._attempts: dict[int, int] = {}  # restarts of each rank
         self.on_ready: Callable[[Rank], None] = lambda rank: None  # its processes have ended, and it can be started
-        self.on_stuck: Callable[[Rank, str], None] = lambda rank, why: None  # they do not end
+        self.on_left: Callable[[Rank], None] = lambda rank: None  # they have ended, and it goes to another host
+        # They do not end; the last argument is True if it was to go to another host.
+        self.on_stuck: Callable[[Rank, str, bool], None] = lambda rank, why, was_leaving: None
 
     @property
     def is_possible(self) -> bool:
         """True unless mesh ends the run."""
         return not (self._port.stops_ranks or self._port.is_over)
 
-    def note_start(self, rank: int, argv: Sequence[str], setting: Setting, wants_stdin: bool) -> None:
-        """Keep how a rank was started."""
-        self._starts[rank] = argv, setting, wants_stdin
+    def note_start(self, rank: int, start: Start, attempt: int = 0) -> None:
+        """Keep how a rank was started. attempt: how often it was started before, here or on another host"""
+        self._starts[rank] = start
+        self._attempts[rank] = attempt
+
+    def forget(self, rank: int) -> None:
+        """Forget a rank that has gone to another host."""
+        self._starts.pop(rank, None)
+        self._attempts.pop(rank, None)
 
     def is_asked(self, rank: int) -> bool:
         """Return True while the restart of a rank is in progress."""
@@ -81,18 +103,26 @@ class Restarts:
         """Return how often a rank was started again."""
         return self._attempts.get(rank, 0)
 
-    def ask(self, rank: Rank, grace: float | None) -> str:
-        """Begin the restart of a rank: end its processes. Return why that is impossible, or ""."""
+    def is_leaving(self, rank: int) -> bool:
+        """Return True while the processes of a rank end because it goes to another host."""
+        return rank in self._asked and self._asked[rank].is_leaving
+
+    def ask(self, rank: Rank, grace: float | None, *, is_leaving: bool = False) -> str:
+        """Begin the restart of a rank: end its processes. Return why that is impossible, or "".
+
+        is_leaving: it will start on another host
+        """
         if rank.rank in self._asked:
-            return ""
+            is_same = self._asked[rank.rank].is_leaving == is_leaving
+            return "" if is_same else "its processes are being ended already"
         if rank.status >= 0 or rank.rank not in self._starts:
             return "it has ended"
         if self._containers.used():
             return IN_CONTAINER
         now = time.monotonic()
-        asked = _Asked(Family(rank.pid), now + (self._grace if grace is None else grace))
-        self._asked[rank.rank] = asked
-        send_signal(asked.family.look(), signal.SIGTERM)
+        seconds = self._grace if grace is None else grace
+        asked = self._asked[rank.rank] = _Asked(Family(rank), now + seconds, is_leaving)
+        send_signal(asked.family.look(), signal.SIGTERM if seconds else signal.SIGKILL)
         self._look_at(rank, now)
         return ""
 
@@ -122,11 +152,11 @@ class Restarts:
         left = asked.family.look()
         if not left and rank.all_relayed():
             self.drop(rank.rank)
-            self.on_ready(rank)
+            (self.on_left if asked.is_leaving else self.on_ready)(rank)
             return
         if left and now >= asked.kill_at + SIGKILL_TIMEOUT_S:
             self.drop(rank.rank)
-            self.on_stuck(rank, f"{left[0].described()} does not end")
+            self.on_stuck(rank, f"{left[0].described()} does not end", asked.is_leaving)
             return
         if now >= asked.kill_at:
             send_signal(left, signal.SIGKILL)

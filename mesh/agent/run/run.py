@@ -57,7 +57,7 @@ class Run:
             timeout=begin.timeout,
             keep_going=begin.keep_going,
             device_patience=begin.device_patience,
-            has_nodes=bool(begin.nodes),
+            has_nodes=bool(begin.nodes) or begin.program,
         )
         rules.term_limit = begin.term_limit
         lease = Lease(begin.lease, begin.return_within, time.monotonic(), agents_meet=_agents_meet(begin))
@@ -223,7 +223,7 @@ class Run:
 
     @property
     def has_ranks(self) -> bool:
-        return bool(self._parts.ranks.ranks)
+        return bool(self._parts.ranks.ranks) or self._parts.ranks.has_begun
 
     def may_leave_unasked(self) -> bool:
         return not self.is_over and self._decisions.may_leave_unasked(self._parts.holds())
@@ -255,8 +255,15 @@ class Run:
     def pass_on(self, number: int, ranks: Sequence[int] | None) -> dict[int, int]:
         return self._parts.ranks.pass_on(number, ranks)
 
-    def restart(self, ranks: Sequence[int], grace: float | None) -> dict[int, str]:
-        return self._parts.ranks.ask_restart(ranks, grace)
+    def restart(self, ranks: Sequence[int], grace: float | None, to: int) -> dict[int, str]:
+        moves = self._parts.moves
+        if to == self._parts.begin.node:  # the request reaches all hosts, and this one after the rank itself
+            return {}
+        if to < 0:
+            moving = moves.moving(ranks)
+            others = [rank for rank in ranks if rank not in moving]
+            return {**self._parts.ranks.ask_restart(others, grace), **moving}
+        return moves.ask(ranks, self._parts.begin.grace if grace is None else grace, to)
 
 
 def _do_nothing() -> None:

@@ -51,7 +51,7 @@ def _state(parts: Parts, decisions: Decisions) -> str:
         return "ended"
     if decisions.is_over:
         return "ending"
-    if parts.ranks.ranks:
+    if parts.ranks.ranks or parts.ranks.has_begun:
         return "running"
     if parts.answering.is_pulling:
         return "pulling"

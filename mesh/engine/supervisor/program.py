@@ -51,6 +51,11 @@ class ProgramWatch:
                     self._change(rank, "lost", self._attempts[rank], reason)
         return []
 
+    def note(self, rank: int, state: str, attempt: int, why: str = "") -> None:
+        """Note a change of a node that its host does not report."""
+        if self.is_active:
+            self._change(rank, state, attempt, why)
+
     def overdue(self) -> list[PrepareFailed]:
         """Return a failure for each node that is not ready in time."""
         state, limit = self._state, self._state.spec.ready_timeout

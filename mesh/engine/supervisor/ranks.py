@@ -16,10 +16,10 @@ class Ranks:
         """may_fail: ranks whose failure ends nothing"""
         self._may_fail = frozenset(may_fail)
         nodes = range(len(placement.hosts))
-        self._placement = placement
+        self.placement = placement
         self.started = 0.0  # seconds since the epoch; 0.0: they have not
         # Counts the ranks of each host that have not ended. A host whose ranks all have, or never will, is not in it.
-        self.running = {node: len(placement.ranks(node)) for node in nodes}
+        self.running = {node: len(placement.ranks(node)) for node in nodes if placement.ranks(node)}
         # When we ordered the ranks of each host to end, seconds since the epoch.
         self.ordered_ends = dict.fromkeys(nodes, float("inf"))
         self.exits: dict[int, Exited] = {}
@@ -34,7 +34,7 @@ class Ranks:
 
     def unfinished(self, nodes: Iterable[int]) -> int:
         """Count the ranks of some hosts that have not ended."""
-        return sum(rank not in self.exits for node in nodes for rank in self._placement.ranks(node))
+        return sum(rank not in self.exits for node in nodes for rank in self.placement.ranks(node))
 
     def first(self) -> Exited | Lost | None:
         """Return the failure that decides: the earliest one, and of ranks that end at once the lowest."""
@@ -60,9 +60,7 @@ class Ranks:
     def end(self, event: Exited) -> bool:
         """Note the end of a rank; return True if it is news of a failure."""
         if event.rank not in self.exits and event.node in self.running:
-            self.running[event.node] -= 1
-            if not self.running[event.node]:
-                del self.running[event.node]
+            self._subtract(event.node)
         self.exits[event.rank] = event
         if ("rank", event.rank) in self.suspects:
             self.suspects["rank", event.rank] = event
@@ -70,6 +68,18 @@ class Ranks:
             self.stopped.add(event.rank)
             return False
         return bool(event.status) and event.rank not in self._announced | self._may_fail
+
+    def end_between(self, event: Exited) -> None:
+        """Note the end of a rank that was moving when the run was ordered to end."""
+        self.exits[event.rank] = event
+        self.stopped.add(event.rank)
+        self._subtract(event.node)
+
+    def move(self, rank: int, origin: int, node: int) -> None:
+        """Wait for the end of a rank on another host."""
+        if origin != node and rank not in self.exits:
+            self._subtract(origin)
+            self.running[node] = self.running.get(node, 0) + 1
 
     def lose(self, event: Lost) -> None:
         """Note the loss of a host whose ranks were running."""
@@ -83,6 +93,13 @@ class Ranks:
     def suspect(self, event: Exited | Lost) -> None:
         """Note a failure that no order of ours explains."""
         self.suspects[("rank", event.rank) if isinstance(event, Exited) else ("host", event.node)] = event
+
+    def _subtract(self, node: int) -> None:
+        """Count one rank less on a host."""
+        if node in self.running:
+            self.running[node] -= 1
+            if not self.running[node]:
+                del self.running[node]
 
     def _was_ordered(self, event: Exited) -> bool:
         return event.time > self.ordered_ends[event.node] - CLOCK_ERROR_S

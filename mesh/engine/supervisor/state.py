@@ -27,6 +27,11 @@ class State:
         self.cause: Cause | None = None  # why the run ends; the first cause holds
         self.failures: list[PrepareFailed] = []  # of hosts that cannot take part
 
+    def move(self, rank: int, node: int) -> None:
+        """Note that a rank is on another host from now on."""
+        self.ranks.move(rank, self.placement.node(rank), node)
+        self.placement = self.ranks.placement = self.placement.moved([(rank, node)])
+
     def answering(self) -> list[int]:
         """Return the hosts that have an agent."""
         return self.phases.between(Phase.CONNECTING, Phase.OVER)

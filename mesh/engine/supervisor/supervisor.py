@@ -35,7 +35,7 @@ from mesh.core.events import (
     WorkspaceFailed,
 )
 from mesh.core.module import NO_PREPARATION, Applied, Preparation
-from mesh.core.nodes import ProgramStopped, RankReady, Restarting
+from mesh.core.nodes import Adopted, Kept, MoveAsked, ProgramStopped, RankReady, Released, Restarted, Restarting
 from mesh.core.outcome import (
     EXIT_BUSY,
     EXIT_LOST,
@@ -53,6 +53,7 @@ from mesh.engine.supervisor.hang import HangWatch
 from mesh.engine.supervisor.leave import Leave
 from mesh.engine.supervisor.lock import Locks
 from mesh.engine.supervisor.modules import Rounds
+from mesh.engine.supervisor.moving import Moves
 from mesh.engine.supervisor.naming import alike
 from mesh.engine.supervisor.phases import Phase
 from mesh.engine.supervisor.program import ProgramWatch
@@ -77,6 +78,7 @@ class Supervisor:
         self._skips = Skips(spec.prerun, placement)
         self._hang_watch = HangWatch(self._state)
         self._program = ProgramWatch(self._state)
+        self._moves = Moves(self._state, self._program)
 
     @property
     def done(self) -> bool:
@@ -161,6 +163,8 @@ class Supervisor:
                 return self._leave.introduced(event)
             case RankReady() | Restarting():
                 return self._program.take(event)
+            case MoveAsked() | Released() | Kept() | Adopted() | Restarted():
+                return [*self._moves.take(event), *self._ending.settle()]
             case ProgramStopped(time=time, code=code):
                 self._ending.code = code if self._state.cause is None else self._ending.code
                 stopped = self._ending.end(Cause.PROGRAM)
@@ -176,7 +180,9 @@ class Supervisor:
                 return self._exit(event)
             case Lost(node=node):
                 phase, self._state.phases[node] = self._state.phases[node], Phase.OVER
-                return [*self._program.take(event), *self._lose(event, phase)]
+                if (moved := self._replace(event, phase)) is not None:
+                    return moved
+                return [*self._program.take(event), *self._moves.lose(event), *self._lose(event, phase)]
             case Gone(node=node, stays=stays):
                 self._clearing.leave(event)
                 self._state.phases[node] = Phase.OVER
@@ -219,6 +225,7 @@ class Supervisor:
             failures=tuple(sorted(failures, key=lambda failure: failure.node)),
             unverified=(*self._clearing.lines(), *left_alone),
             goes_on=self._leave.is_kept and not state.failures,
+            moved=tuple(sorted(self._moves.moved.items())),
             signal=self._ending.signal,
         )
 
@@ -284,7 +291,7 @@ class Supervisor:
 
     def _exit(self, event: Exited) -> list[Order]:
         is_failure = self._state.ranks.end(event)
-        told = self._program.take(event)
+        told = [*self._moves.take(event), *self._program.take(event)]
         if self._program.is_over and not is_failure:
             told += self._ending.end(Cause.COMPLETED)
         if event.is_last:
@@ -316,9 +323,20 @@ class Supervisor:
         started = self._leave.have_started(self._state.placement.ranks(node))
         return [*suspected, *started, *self._leave.introduce(), *self._ending.settle()]
 
+    def _replace(self, event: Lost, phase: Phase) -> list[Order] | None:
+        """Move the ranks of a lost host to a spare one; return None if its loss counts."""
+        if phase is not Phase.RUNNING or event.time > self._state.ranks.ordered_ends[event.node]:
+            return None
+        moved = self._moves.replace(event)
+        if moved is not None:
+            self._clearing.lose(event)
+        return moved
+
     def _look_at_the_clock(self) -> list[Order]:
         clock = self._state.clock
         orders = self._locks.look_at_the_clock()
+        if moved := self._moves.look_at_the_clock():
+            orders += [*moved, *self._ending.settle()]
         for failure in [*self._steps.overdue(), *self._program.overdue()]:
             orders += [Tell(event=failure), *self._fail(failure, Cause.PREPARE)]
         orders += self._ending.look_at_the_clock()

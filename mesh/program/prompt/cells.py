@@ -17,6 +17,7 @@ COMMANDS = {
     "rank": "%rank 7 runs later cells only on rank 7; %rank 7 CODE runs one cell there",
     "pull": "%pull NAME, %pull EXPRESSION fetches the value of each rank, as a list for %local",
     "push": "%push NAME = EXPRESSION computes a value here, and assigns it to NAME on the ranks",
+    "sync": "%sync sends changed files of the workspace to all hosts, and loads changed modules again on the ranks",
     "local": "%local CODE runs code here, with the lists that %pull has fetched",
     "time": "%time CODE runs a cell, and shows the time of the slowest and the fastest rank",
     "stacks": "%stacks shows where each rank is in its code",

@@ -11,7 +11,7 @@ from types import FrameType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mesh.api.choosing import choose_cluster, default_cluster
+from mesh.api.choosing import choose_cluster, default_cluster, make_spec, project_here
 from mesh.api.inquiries import count_gpus
 from mesh.app.screen import Showing
 from mesh.config.settings import Options
@@ -25,6 +25,7 @@ from mesh.program.program import Program
 from mesh.program.prompt.cells import COMMANDS, Cells, Command, read_assignment, read_command
 from mesh.program.prompt.reading import PipeReader, Reader, TerminalReader
 from mesh.program.prompt.screen import PromptScreen, Report, is_terminal
+from mesh.program.prompt.syncing import RELOAD, Workspace
 from mesh.program.running import Running
 from mesh.program.runtime.errors import NodeLost, NotLaunched
 from mesh.program.runtime.futures import Future
@@ -38,7 +39,7 @@ STUCK_AFTER_S = 2.0  # from the first failed rank, or from Ctrl-C, to the line a
 VALUE_TIMEOUT_S = 60.0  # for a value of each rank
 COMPLETE_TIMEOUT_S = 1.0
 KEYBOARD_INTERRUPT_STATUS = 130
-RUN_CODE = ("pull", "push", "local")  # commands that run code of the user outside of cells
+RUN_CODE = ("pull", "push", "local", "sync")  # commands that run code of the user, or calls, outside of cells
 
 
 class Wishes(Struct, frozen=True, kw_only=True):
@@ -70,6 +71,7 @@ def run_prompt(wishes: Wishes) -> int:
     assert isinstance(group, Group)
     screen = PromptScreen(found.hosts, nproc, fold=wishes.fold, look=wishes.look)
     try:
+        workspace = Workspace(make_spec(project_here(), wishes.options, ()))
         began, count = time.monotonic(), counted(screen.world_size, "rank")
         screen.say(f"starting {count} on {counted(len(names), 'host')}")
         program.watch = screen.handle
@@ -82,7 +84,7 @@ def run_prompt(wishes: Wishes) -> int:
         )
         hint = "; %help lists commands, Ctrl-D ends the run" if is_terminal() else ""
         screen.say(f"{count} ready after {time.monotonic() - began:.1f} s{hint}")
-        return Prompt(running, list(group), screen).serve()
+        return Prompt(running, list(group), screen, workspace).serve()
     finally:
         screen.close()
 
@@ -90,8 +92,15 @@ def run_prompt(wishes: Wishes) -> int:
 class Prompt:
     """A prompt whose ranks are there."""
 
-    def __init__(self, running: Running, handles: Sequence[Handle[Shell]], screen: PromptScreen) -> None:
-        """handles: by rank"""
+    def __init__(
+        self,
+        running: Running,
+        handles: Sequence[Handle[Shell]],
+        screen: PromptScreen,
+        workspace: Workspace | None = None,
+    ) -> None:
+        """handles: by rank; workspace: for %sync"""
+        self._workspace = workspace
         self._running, self._handles, self._screen = running, handles, screen
         self._chosen = frozenset(range(len(handles)))  # ranks that run cells
         self._number = 0  # of the last cell
@@ -254,6 +263,7 @@ class Prompt:
             "rank": self._at_rank,
             "pull": self._pull,
             "push": self._push,
+            "sync": self._sync,
             "local": self._run_here,
             "time": self._time,
             "stacks": self._stacks,
@@ -313,6 +323,18 @@ class Prompt:
             assert isinstance(future, Future)
             future.result(VALUE_TIMEOUT_S)
         return True
+
+    def _sync(self, rest: str) -> bool:
+        if rest or self._workspace is None:
+            raise UsageError("%sync: takes no words: it sends what has changed", hint="%sync")
+        ranks = self._alive()
+        there = set(range(len(self._handles))) - self._screen.gone.keys()
+        first = {self._screen.placement.node(rank): rank for rank in sorted(there, reverse=True)}
+        synced = self._workspace.sync([self._handles[rank] for rank in first.values()])
+        removed = f", removed {counted(synced.removed, 'path')}" if synced.removed else ""
+        self._screen.say(f"sent {counted(synced.files, 'file')}{removed} on {counted(len(first), 'host')}")
+        paths = [path for path in synced.paths if path.endswith(".py")]
+        return self._run_cell(RELOAD.format(paths=paths), ranks) if paths and ranks else True
 
     def _run_here(self, rest: str) -> bool:
         exec(compile(rest, "<local>", "single"), self._local)

@@ -25,16 +25,27 @@ class Book:
 
     def __init__(self, path: str, key_file: str, own_role: str) -> None:
         """path: JSON with Unix path, TCP address and host of each; key_file: the run's key and certificate"""
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            self._addresses: Dict[str, Dict[str, object]] = json.load(file)
+        self._path, self._read = path, (0, 0)
+        self._addresses: Dict[str, Dict[str, object]] = {}
+        self._load()
         self._key_file, self._own_role = key_file, own_role
         self._relay = os.path.join(os.path.dirname(path), RELAY)
         self._separated: Dict[object, str] = {}  # hosts that answered nothing, and how
         self._context: "ssl.SSLContext | None" = None
         self._host = self._addresses[own_role].get("host")
 
+    def _load(self) -> None:
+        """Read the file, unless it is the one that was read: the agent replaces it once a node has moved."""
+        found = os.stat(self._path)
+        key = found.st_ino, found.st_mtime_ns
+        if key != self._read:
+            with open(self._path, encoding="utf-8", errors="surrogateescape") as file:
+                self._addresses = json.load(file)
+            self._read = key
+
     def connect(self, label: str) -> Link:
         """Return a link to a node. Raises OSError."""
+        self._load()
         address = self._addresses.get(role_of(label))
         if address is None:
             raise ConnectionError(f"no node {label!r} in this program")

@@ -157,6 +157,13 @@ class Caller:
             found.close(reason)
         self.on_loss(label, reason)
 
+    def cut(self, label: str, reason: str) -> None:
+        """Fail the open calls to a node that starts again on another host."""
+        self.note_restart(label, reason)
+        found = self._connections.get(label)
+        if found is not None:
+            found.close(reason)
+
     def find(self, label: str) -> None:
         """Take calls to a node again, after its restart."""
         with self._news:

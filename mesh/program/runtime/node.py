@@ -62,7 +62,8 @@ class Process:
         caller = Caller(place, connect, hosts, is_trusting=True, news_timeout=LINK_NEWS_TIMEOUT_S)
         count = int(str(about["count"]))
         attempt = int(environ.get("MESH_ATTEMPT", "0")) + 1
-        here = Here(str(about["name"]), label, index, count, hosts[label], int(environ.get("RANK", "0")), attempt)
+        host = environ.get("MESH_HOST", hosts[label])  # a node that has moved gets the name of its new host
+        here = Here(str(about["name"]), label, index, count, host, int(environ.get("RANK", "0")), attempt)
         self._context = Context(here, caller, self._stop)
         self._context.report = self._report
         self._server = Server(self._context, int(str(about["concurrency"])), int(str(about["backlog"])), self._die)
@@ -188,6 +189,8 @@ class Process:
         label = self._labels.get(role, role)
         if state in GONE:
             self._context.caller.lose(label, LOST.format(why) if state == "lost" and why else why or GONE[state])
+        elif state == "restarting" and why.startswith(GONE["lost"]):  # its link does not end by itself
+            self._context.caller.cut(label, f"{why}; it is started again elsewhere")
         elif state == "restarting":
             self._context.caller.note_restart(label, f"{why or GONE['failed']}; it is started again")
         else:

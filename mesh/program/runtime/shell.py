@@ -20,6 +20,7 @@ import types
 from types import CodeType, FrameType
 from typing import Callable, Dict, Iterator, List, Tuple, Union
 
+from mesh.program.runtime import workspace
 from mesh.program.runtime.here import Context, current
 
 DRAIN_INTERVAL_S = 0.001  # between two looks whether the agent has read what was printed
@@ -43,6 +44,8 @@ class Shell:
         sys.modules["__main__"] = module
         self._names: Dict[str, object] = vars(module)
         self._names["__builtins__"] = builtins
+        self._home = os.getcwd()
+        workspace.begin(self._home)
         sys.path.insert(0, "")
         sys.argv = [""]
 
@@ -83,6 +86,10 @@ class Shell:
     def put(self, name: str, value: object) -> None:
         """Set a name."""
         self._names[name] = value
+
+    def bring(self, changes: "List[workspace.Change]") -> None:
+        """Make changes in the workspace of this host."""
+        workspace.apply(self._home, changes)
 
     def complete(self, text: str) -> "List[str]":
         """Return what a word may become."""
