@@ -161,7 +161,7 @@ class Holder:
         """Hold the allocation until nobody uses it, or it is ended; return why.
 
         port, addresses: at which nodes reach the switchboard
-        before_end: called with the reason, "" if it is not known yet, before any connection ends
+        before_end: called before any connection ends, with the reason; "" if Slurm ends it
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
