@@ -114,9 +114,7 @@ class Replay:
             yield Output(time=time, node=log.node, rank=log.rank, stream=log.stream, data=data)
 
 
-def _chosen(
-    record: Record, streams: Collection[Stream], ranks: Collection[int] | None
-) -> Iterator[tuple[int, Log]]:
+def _chosen(record: Record, streams: Collection[Stream], ranks: Collection[int] | None) -> Iterator[tuple[int, Log]]:
     """Yield the logs of ranks and their hosts, with their numbers. Logs of hosts go by the start of the run."""
     placement, now = record.first_placement, record.placement
     for rank in range(placement.world_size):
