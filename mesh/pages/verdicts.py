@@ -8,7 +8,7 @@ from mesh.core.events import Exited
 from mesh.core.ranks import told_ranks
 from mesh.pages.fields import Fields, count, inner, number, numbers, objects, text, texts
 from mesh.verdict.facts import FILE_MISSING
-from mesh.verdict.verdict import LAST_LINES
+from mesh.verdict.verdict import LAST_LINES, told_return
 
 INDENT = "    "
 FAILURES_SHOWN = 8
@@ -23,7 +23,7 @@ def verdict_lines(about: Fields) -> list[str]:
         return list(_failures(about))
     first, root = inner(verdict, "first"), inner(verdict, "root")
     alike = numbers(verdict, "alike")
-    lines = [_headline(first, alike, _seconds_to_first(about))]
+    lines = _of_absence(first) or [_headline(first, alike, _seconds_to_first(about))]
     if len(alike) > 1 and texts(first, "said"):
         lines.append(f"last lines of {_rank(first)}:")
     lines += _quoted(first, SAID_BESIDE_ROOT if root else LAST_LINES)
@@ -59,6 +59,12 @@ def how(fields: Fields) -> str:
     return Exited(
         time=0.0, node=0, rank=0, code=count(fields, "code"), signal=count(fields, "signal"), oom=is_oom
     ).told()
+
+
+def _of_absence(first: Fields) -> list[str]:
+    """Return that the client was away for too long; nothing if that did not decide the run."""
+    hosts, within = texts(first, "hosts"), number(first, "return_within")
+    return told_return(hosts, numbers(first, "ranks"), within, text(first, "lost")) if hosts and within else []
 
 
 def _headline(first: Fields, alike: list[int], seconds: float | None) -> str:
