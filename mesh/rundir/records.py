@@ -91,12 +91,13 @@ class Record(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def placement(self) -> Placement:
-        """The ranks by their present hosts, as far as labels need it."""
-        return self.first_placement.moved(moves_of(self.about, self.hosts))
+        """The ranks by their hosts now, as far as labels need it."""
+        moves = moves_of(self.about, self.hosts)
+        return self.first_placement.moved(moves) if moves else self.first_placement
 
     @cached_property
     def first_placement(self) -> Placement:
-        """The ranks by their hosts at the start of the run. Logs of hosts have their names and numbers."""
+        """The ranks by their hosts at the start of the run: names and numbers of logs go by it."""
         hosts = [Host(name=name, address="") for name in self.hosts or ("?",)]
         if self.about.get("spec") or _number(self.about, "nproc"):
             return self.spec.placed(hosts)
