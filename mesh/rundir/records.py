@@ -91,10 +91,16 @@ class Record(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def placement(self) -> Placement:
-        """The ranks by their hosts, as far as labels and names of logs need it."""
+        """The ranks by their hosts now, as far as labels need it."""
+        moves = _moves(self.about, self.hosts)
+        return self.first_placement.moved(moves) if moves else self.first_placement
+
+    @cached_property
+    def first_placement(self) -> Placement:
+        """The ranks by their hosts at the start of the run: names and numbers of logs go by it."""
         hosts = [Host(name=name, address="") for name in self.hosts or ("?",)]
         if self.about.get("spec") or _number(self.about, "nproc"):
-            return self.spec.placed(hosts).moved(_moves(self.about, self.hosts))
+            return self.spec.placed(hosts)
         return self.spec.with_nproc(_ranks_with_logs(self.directory) // len(hosts)).placed(hosts)
 
 
