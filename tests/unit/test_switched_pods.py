@@ -46,7 +46,7 @@ BOARD = """\
 import sys
 sys.path.insert(0, sys.argv[1])
 from mesh.agent.switchboard import pods
-pods.PORT = int(sys.argv[3])
+pods.NODE_PORT = int(sys.argv[3])
 sys.exit(pods.run_board(open(sys.argv[2]).read()))
 """
 

@@ -1,7 +1,7 @@
 """The switchboard of pods: one pod runs it for one client, over that client's exec, and calls the node in each pod.
 
-A node listens, because nobody has told it where the switchboard is; the key, which both ends show, is a file in each
-pod. Every call has a process of its own, which ends with its connection. An agent outlives that.
+A node listens, as its pod may start before the one of the switchboard has an address; the key, which both ends show,
+is a file in each pod. Every call has a process of its own, which ends with its connection. An agent outlives that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Address = Tuple[str, int]
 
-PORT = 7743  # of the node in each pod
+NODE_PORT = 7743  # in each pod
 KEY_FILE = "key"  # beside the program
 CALL_INTERVAL_S = 0.5  # between two calls of a node that does not answer
 CALLS_AT_ONCE = 128  # that have not been answered
@@ -67,7 +67,7 @@ def run_board(credentials: str) -> int:
         if not byte or len(line) > FIRST_LINE_BYTES:
             return 1
         line += byte
-    nodes = {str(name): (str(address), PORT) for name, address in json.loads(line.decode())["nodes"].items()}
+    nodes = {str(name): (str(address), NODE_PORT) for name, address in json.loads(line.decode())["nodes"].items()}
     board = Board(credentials, (0, 0), "127.0.0.1")
     port = board.listen()
     os.write(1, json.dumps({"key": credentials}).encode() + b"\n")
@@ -165,8 +165,8 @@ def answer_calls(credentials: str, listener: socket.socket) -> int:
 
 def _listener() -> socket.socket:
     if socket.has_dualstack_ipv6():
-        return socket.create_server(("", PORT), family=socket.AF_INET6, dualstack_ipv6=True, backlog=CALLS_MAX)
-    return socket.create_server(("", PORT), backlog=CALLS_MAX)
+        return socket.create_server(("", NODE_PORT), family=socket.AF_INET6, dualstack_ipv6=True, backlog=CALLS_MAX)
+    return socket.create_server(("", NODE_PORT), backlog=CALLS_MAX)
 
 
 def main(role: str) -> int:
