@@ -247,7 +247,7 @@ class PodsBackend:
                 self._lose(name, "the pod is gone: it was deleted")
             return None
         except ApiAway as error:
-            self._away = f"API server {error}"
+            self._away = f"the API server was away ({error})"
             return None
         self._away = ""
         self._note(pod)

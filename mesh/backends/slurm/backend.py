@@ -13,7 +13,7 @@ from mesh.backends.slurm import commands
 from mesh.backends.slurm.login import LocalLogin, Login, NoForwarding, SshLogin, login_of
 from mesh.backends.slurm.records import AllocationRecord, AllocationRecords
 from mesh.backends.switchboard.backend import Advice, SwitchboardBackend
-from mesh.backends.switchboard.ways import SocketChannel, relay_argv
+from mesh.backends.switchboard.ways import SocketChannel, channel_of, relay_argv
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import HostUnreachable, MeshError
 from mesh.core.events import Event, Notice
@@ -142,9 +142,7 @@ class SlurmBackend(SwitchboardBackend):
                     self._relays = True
             return SocketChannel(login.start(_in_one_line(relay_argv(host, port, self._python))))
         assert isinstance(login, LocalLogin)
-        own = login.dial(host, port)
-        own.settimeout(None)
-        return SocketChannel(own)
+        return channel_of(login.dial(host, port))
 
     def _refused(self, host: str, port: str, why: str) -> HostUnreachable:
         """Return the error for a switchboard that is not reached: the job may have ended."""

@@ -161,10 +161,12 @@ class Maker:
             waiters.leave(uid)
         if not waiters.is_alone():
             self._notify(f"{self.made.cluster}: another command waits for the same pods, which stay for it")
-        elif not has_all:
-            delete_pods(self._api, created)
-        elif not (waiters.is_shared(uid) and self._all_run(self.pods(uid))):
+        elif waiters.is_shared(uid) and self._all_run(self.pods(uid)):
+            return  # another command may use them
+        elif has_all:
             self._delete_all(uid)
+        else:
+            delete_pods(self._api, created)
 
     def _all_run(self, pods: Sequence[Pod]) -> bool:
         running = [pod for pod in pods if state.runs(pod, render.CONTAINER) and not state.is_over(pod)]

@@ -30,6 +30,8 @@ NOTICES_S = (600.0, 60.0)  # before the end
 COMMAND_TIMEOUT_S = 20.0
 STDERR_BYTES = 2000  # of srun, for the last words
 REASON_TRIES, REASON_PAUSE_S = 3, 0.2  # until Slurm has the reason of a SIGTERM
+PUBLISH_TRIES, PUBLISH_PAUSE_S = 3, 1.0  # to write the comment of the job
+UNUSED = "nobody has used it"  # begins the reason of an idle allocation
 HIDDEN = ("SLURM", "SRUN", "SBATCH", "PMI", "PMIX")  # variables of a step with one task on each node begin so
 
 # Runs on each node, as a task of the step: reads addresses, key and program from its standard input.
@@ -142,6 +144,7 @@ class Holder:
         self._step: subprocess.Popen[bytes] | None = None
         self._reason = ""  # why the allocation is being ended
         self._signalled = False
+        self._words = os.memfd_create("srun")  # its standard error; a pipe that nobody reads would stop it
         self._end, self._look_at = 0.0, 0.0
 
     def listen(self) -> int:
@@ -154,11 +157,11 @@ class Holder:
         self._board = Board(self._given.key, tuple(self._given.ports))
         return self._board.listen()
 
-    def run(self, port: int, addresses: Sequence[str], before_end: Callable[[], object] = lambda: None) -> str:
+    def run(self, port: int, addresses: Sequence[str], before_end: Callable[[str], object]) -> str:
         """Hold the allocation until nobody uses it, or it is ended; return why.
 
         port, addresses: at which nodes reach the switchboard
-        before_end: called once it is decided, before any connection ends
+        before_end: called before any connection ends, with the reason; "" if Slurm ends it
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
@@ -171,7 +174,7 @@ class Holder:
             wall = time.time()
             board.run_once(min(TURN_S, ending.next_in(self._end, wall)))
             if self._signalled and not self._reason:
-                before_end()
+                before_end("")
                 self._reason = self._why()
                 board.stop_nodes(self._reason)
                 board.notify_clients("the allocation is being ended: " + self._reason)
@@ -186,15 +189,20 @@ class Holder:
                 board.notify_nodes(f"signal {given.warn[0]:g}")
             assert self._step is not None
             if self._step.poll() is not None:
+                reason = self._reason or f"its step has ended ({self._last_words()})"
                 if not self._reason:
-                    before_end()
-                return self._reason or f"its step has ended ({self._last_words()})"
+                    before_end(reason)
+                return reason
             if not self._reason and hold.is_over(board.idle_since, time.monotonic(), wall):
-                before_end()
+                reason = f"{UNUSED} for {in_words(max(given.hold, IDLE_MIN_S))}"
+                before_end(reason)
                 self._stop_step()
-                return f"nobody has used it for {in_words(max(given.hold, IDLE_MIN_S))}"
+                return reason
 
     def close(self) -> None:
+        """End the step, if it goes on, and the switchboard."""
+        if self._step is not None and self._step.poll() is None:
+            self._stop_step()
         if self._board is not None:
             self._board.close()
 
@@ -202,13 +210,14 @@ class Holder:
 
     def _start_step(self, port: int, addresses: Sequence[str]) -> None:
         given = self._given
-        argv = ["srun", *given.srun, given.python, "-I", "-S", "-c", NODE]
+        options = sized(given.srun, os.environ.get("SLURM_JOB_NUM_NODES", ""))
+        argv = ["srun", *options, given.python, "-I", "-S", "-c", NODE]
         environ = {key: value for key, value in os.environ.items() if key != "SLURM_EXPORT_ENV"}
         self._step = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=self._words,
             env=environ,
             start_new_session=True,
         )
@@ -233,10 +242,9 @@ class Holder:
     def _last_words(self) -> str:
         """Return the last line that srun has written to its standard error."""
         assert self._step is not None
-        assert self._step.stderr is not None
-        os.set_blocking(self._step.stderr.fileno(), False)
-        words = (self._step.stderr.read() or b"").decode("utf-8", "replace").strip().splitlines()
-        return words[-1][-STDERR_BYTES:] if words else f"exit {self._step.returncode}"
+        begin = max(0, os.fstat(self._words).st_size - STDERR_BYTES)
+        words = os.pread(self._words, STDERR_BYTES, begin).decode("utf-8", "replace").strip().splitlines()
+        return words[-1] if words else f"exit {self._step.returncode}"
 
     # ---- Slurm
 
@@ -262,6 +270,16 @@ class Holder:
         return time_of(scontrol("show", "job", self._job).get("EndTime", ""))
 
 
+def sized(words: Sequence[str], nodes: str) -> list[str]:
+    """Return the options of srun with the number of the job's nodes, if they have none.
+
+    >>> sized(["--mem=0"], "2"), sized(["--nodes=3"], "2"), sized([], "")
+    (['--mem=0', '--nodes=2', '--ntasks=2'], ['--nodes=3'], [])
+    """
+    is_sized = not nodes or any(one.startswith("--nodes=") for one in words)
+    return [*words, *([] if is_sized else [f"--nodes={nodes}", f"--ntasks={nodes}"])]
+
+
 def scontrol(*words: str) -> dict[str, str]:
     """Return the fields that scontrol shows; {} if it fails."""
     try:
@@ -283,15 +301,26 @@ def time_of(text: str) -> float:
 
 def publish(job: str, text: str) -> None:
     """Write the comment of a job."""
-    try:
-        subprocess.run(
-            ["scontrol", "update", "JobId=" + job, "Comment=" + text],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=COMMAND_TIMEOUT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        pass
+    words: list[str | bytes] = ["scontrol", "update", "JobId=" + job, as_bytes("Comment=" + text)]
+    for attempt in range(PUBLISH_TRIES):
+        time.sleep(PUBLISH_PAUSE_S if attempt else 0.0)
+        try:
+            done = subprocess.run(
+                words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=COMMAND_TIMEOUT_S
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if not done.returncode:
+            return
+
+
+def as_bytes(text: str) -> bytes:
+    """Return a text in UTF-8. JSON has written a character beyond U+FFFF as two, which Python does not join.
+
+    >>> as_bytes("a\\ud83d\\ude80") == "a\\U0001f680".encode()
+    True
+    """
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 def own_address() -> str:
@@ -306,7 +335,13 @@ def hold_batch(given: Given) -> None:
     holder = Holder(given)
     port = holder.listen()
     publish(job, f"{given.mark} {address}:{port} {given.comment}".strip())
-    reason = holder.run(port, [address])
+
+    def withdraw(reason: str) -> None:
+        """Have no client take the address any more. Slurm's own end leaves no time for that."""
+        if reason:
+            publish(job, f"{given.mark} ended: {reason}")
+
+    reason = holder.run(port, [address], withdraw)
     publish(job, f"{given.mark} ended: {reason}")
     holder.close()
 
@@ -340,9 +375,21 @@ def hold_beside(given: Given) -> None:
     with os.fdopen(write, "w") as file:
         file.write(text + "\n")
     try:
-        holder.run(port, [host], lambda: os.unlink(place))
+        holder.run(port, [host], lambda reason: remove_own(place, text))
     finally:
+        remove_own(place, text)
         holder.close()
+
+
+def remove_own(place: str, text: str) -> None:
+    """Remove a file, if it has this text: a holder on another login node may have written its own."""
+    try:
+        with open(place) as file:
+            is_own = file.read() == text
+        if is_own:
+            os.unlink(place)
+    except OSError:  # it was removed
+        pass
 
 
 def main(given: Given) -> None:

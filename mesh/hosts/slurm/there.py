@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from mesh.backends.slurm import commands
 from mesh.backends.slurm.commands import Job, words_of
-from mesh.backends.slurm.login import Login, login_of
+from mesh.backends.slurm.login import Login, NoForwarding, login_of
 from mesh.backends.slurm.records import AllocationRecord, AllocationRecords, name_of
 from mesh.config.slurm import Allocation
 from mesh.core.cluster import AllocationPlace, Cluster
@@ -25,6 +25,7 @@ from mesh.hosts.slurm.made import new_key, program, with_nodes
 
 JOB_VARIABLE = "SLURM_JOB_ID"
 FILE = "~/.mesh/slurm/{job}.json"  # of the holder, on the login node
+TRY = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)"
 READ_FILE = 'cat "$HOME/.mesh/slurm/$1.json"'
 
 
@@ -106,12 +107,12 @@ def _running(login: Login, cluster: Cluster, number: str) -> Job:
 def _record(login: Login, cluster: Cluster, job: Job) -> AllocationRecord:
     """Return the record of a job with a holder; start one if there is none. Raises MeshError."""
     found = _holder(login, job.job)
-    if found is None or not _answers(login, found.address):
+    if found is None or not _answers(login, found.address, cluster.python):
         found = _start(login, cluster, job)
     assert isinstance(cluster.source, Allocation)
     where = "" if login.is_here else login.name
     return AllocationRecord(
-        name=name_of(where, job.job),
+        name=name_of(where, f"beside-{job.job}"),  # mesh may have asked for it: then it has a record, with another key
         job=job.job,
         cluster=cluster.name,
         login=where,
@@ -131,12 +132,15 @@ def _holder(login: Login, job: str) -> HolderFile | None:
     return _decoded(done.out) if not done.status else None
 
 
-def _answers(login: Login, address: str) -> bool:
-    """Return True if a program takes connections there."""
+def _answers(login: Login, address: str, python: str) -> bool:
+    """Return True if a program takes connections there. Raises MeshError."""
     host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError, EOFError, ValueError):
-        login.dial(host, int(port)).close()
-        return True
+    try:
+        with contextlib.suppress(OSError, EOFError, ValueError):
+            login.dial(host, int(port)).close()
+            return True
+    except NoForwarding:
+        return not login.run([python, "-I", "-S", "-c", TRY, host, port]).status
     return False
 
 
