@@ -131,13 +131,8 @@ ONLY_THE_READER = {
     *("a range that goes backwards", "a date for a host", "a tab", "no end", "no directory"),
     *("a key of SSH", "keep", "a user of a host", "no port", "a placeholder", "two ways"),
 }
-<<<<<<< HEAD
-# In texts of BAD_SLICES that only the reader refuses: it compares a value with another one.
-ONLY_READ = ("b, a", "40100-40000", "spares: 2", "spares: 1")
-=======
 # In texts of BAD_SLICES that only the reader refuses: it counts, and compares keys.
 ONLY_READ = ("b, a", "40100-40000", "spares: 1", "spares: 2")
->>>>>>> main
 WRONG = [
     *((name, "cluster.yaml", text) for name, (text, _) in WRONG_CLUSTERS.items()),
     *((name, "cluster.yaml", f"pod:\n  backend: command\n  {text}\n") for name, (text, _) in WRONG_COMMANDS.items()),
