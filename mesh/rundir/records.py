@@ -92,7 +92,7 @@ class Record(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def placement(self) -> Placement:
         """The ranks by their hosts now, as far as labels need it."""
-        moves = _moves(self.about, self.hosts)
+        moves = moves_of(self.about, self.hosts)
         return self.first_placement.moved(moves) if moves else self.first_placement
 
     @cached_property
@@ -221,8 +221,11 @@ def _time_of(run: str) -> float:
         return 0.0
 
 
-def _moves(about: Mapping[str, object], hosts: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the ranks that have moved to another host, and the index of that host."""
+def moves_of(about: Mapping[str, object], hosts: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the ranks that have moved to another host, each with the index of that host.
+
+    about: run.json; hosts: the names of all hosts of the run
+    """
     written = about.get("moved")
     moved = written.items() if isinstance(written, dict) else ()
     return [(int(rank), hosts.index(host)) for rank, host in moved if rank.isdecimal() and host in hosts]

@@ -115,15 +115,19 @@ class Replay:
 
 
 def _chosen(record: Record, streams: Collection[Stream], ranks: Collection[int] | None) -> Iterator[tuple[int, Log]]:
-    """Yield the logs of ranks and their hosts, with their numbers. Logs of hosts go by the start of the run."""
-    placement, now = record.first_placement, record.placement
-    for rank in range(placement.world_size):
+    """Yield the logs of ranks and their hosts, with their numbers. A spare host has no rank: only None chooses it."""
+    for rank in range(record.placement.world_size):
         for stream in streams:
-            node = (now if stream in SUFFIX else placement).node(rank)
-            of_log: Sequence[int] = [rank] if stream in SUFFIX else placement.ranks(node)  # by its first rank
-            if rank == of_log[0] and (ranks is None or any(one in ranks for one in of_log)):
-                name = log_name(placement, rank, stream)
+            if stream in SUFFIX and (ranks is None or rank in ranks):
+                name, node = log_name(record.placement, rank, stream), record.placement.node(rank)
                 yield log_number(rank, stream), Log(name=name, node=node, rank=rank, stream=stream)
+    begin = record.first_placement
+    for node in range(len(begin.hosts)):
+        for stream in streams:
+            if stream not in SUFFIX and (ranks is None or any(rank in ranks for rank in begin.ranks(node))):
+                rank = begin.first(node)
+                log = Log(name=log_name(begin, rank, stream), node=node, rank=rank, stream=stream)
+                yield log_number(rank, stream), log
 
 
 class LogFiles:

@@ -330,3 +330,20 @@ def test_a_directory_with_masks_counts_the_bytes_of_the_hosts_wherever_a_crash_h
         # What follows on the host gives the rest of the log; a mask that was cut counts as one that is there.
         assert secrets.data(printed[:have]).startswith(masked[:size])
         assert len(secrets.data(printed[:have])) - size in (0, 1, 2)
+
+
+def test_prerun_of_spare_hosts_is_shown_and_a_host_keeps_its_own_after_its_rank_has_moved(tmp_path: Path) -> None:
+    hosts = [Host(name=name, address="") for name in "abcd"]
+    spec = spec_of(run=RUN, project="p", workspace=Path("/w"), command=("x",), nproc=1, spares=2)
+    placement = spec.placed(hosts)
+    sink = StoreSink(directory=tmp_path / RUN, spec=spec, cluster_name="pod", placement=placement)
+    for node, host in enumerate(hosts):
+        first, data = placement.first(node), f"of {host.name}\n".encode()
+        sink.handle(Output(time=1000.0 + node, node=node, rank=first, stream=Stream.PRERUN, data=data))
+    sink.handle(Restarted(time=1010.0, node=2, rank=1, pid=7, attempt=1))
+    end(sink)
+    assert read_record(tmp_path / RUN).placement.node(1) == 2
+    shown = replayed(tmp_path, streams=(Stream.PRERUN,))
+    assert [(one.node, one.data) for one in shown] == [(n, f"of {hosts[n].name}\n".encode()) for n in range(4)]
+    chosen = replayed(tmp_path, streams=(Stream.PRERUN,), ranks={1})
+    assert [(one.node, one.data) for one in chosen] == [(1, b"of b\n")]
