@@ -168,7 +168,7 @@ INSTEAD = {
     "ps": (("ps", "--cluster", "pod"), b'{"runs":[]\n{"runs":[{}]', "runs: answer: runs: 0: no run"),
     "check": (("check", "pod"), b'"bash":true\n"bash":null', "check: answer: bash: expected true or false, found null"),
     "stop": (("stop", "--all", "--cluster", "pod"), b'"stopped":[]\n"stopped":3', "stopped: expected a list, found 3"),
-    "clean": (("clean", "pod"), b'"found":[]\n"found":[[]]', "found: 0: expected an object, found a list"),
+    "clean": (("clean", "pod"), b'"found":[\n"other":[', "clean: answer: no found"),
 }
 
 
