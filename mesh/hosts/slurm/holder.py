@@ -28,33 +28,10 @@ IDLE_MIN_S = 5.0  # longer than a node takes to report an agent
 LOOK_INTERVAL_S = 30.0  # between two looks at the end of the allocation, which may be moved
 NOTICES_S = (600.0, 60.0)  # before the end
 COMMAND_TIMEOUT_S = 20.0
+STOP_S = 10.0  # for idle nodes to end
 STDERR_BYTES = 2000  # of srun, for the last words
 REASON_TRIES, REASON_PAUSE_S = 3, 0.2  # until Slurm has the reason of a SIGTERM
 HIDDEN = ("SLURM", "SRUN", "SBATCH", "PMI", "PMIX")  # variables of a step with one task on each node begin so
-
-# Runs on each node, as a task of the step: reads addresses, key and program from its standard input.
-NODE = """\
-import base64, json, os, socket, sys
-given = json.loads(sys.stdin.read())
-os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-held = os.memfd_create("switchboard")
-os.write(held, base64.b64decode(given["program"]))
-sys.path.insert(0, "/proc/self/fd/%d" % held)
-name, first = os.environ["SLURMD_NODENAME"], os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
-for one in [one for one in os.environ if one.startswith(tuple(given["hidden"]))]:
-    del os.environ[one]
-os.environ["HOSTNAME"] = socket.gethostname()
-from mesh.agent.switchboard.node import Node
-from mesh.agent.switchboard.ranks import signal_ranks
-addresses = [(one, given["port"]) for one in [first] + given["addresses"] if one]
-node = Node(addresses, name, given["key"])
-def warn(text):
-    word, _, number = text.partition(" ")
-    if word == "signal":
-        signal_ranks(int(number), os.getpid())
-node.on_notice = warn
-node.run()
-"""
 
 
 class Given(NamedTuple):
@@ -69,10 +46,12 @@ class Given(NamedTuple):
     digest: str  # of the request, for clients
     ports: Sequence[int]  # the first and the last one of the switchboard; 0: any
     python: str  # on the nodes
+    task: str  # the program of each node, see task.py
     srun: Sequence[str]  # its options
     program: str  # the zip of the switchboard, in base 64
     key: str  # of the switchboard, as PEM
     file: str  # of a holder beside an allocation, for clients
+    local: str = ""  # mesh's directory on nodes, which they make and remove; "": they do not
 
 
 class Hold:
@@ -145,20 +124,23 @@ class Holder:
         self._end, self._look_at = 0.0, 0.0
 
     def listen(self) -> int:
-        """Open the port of the switchboard, and return it."""
+        """Open the port of the switchboard, and return it. Raises OSError if none of the site's range is free."""
         held = os.memfd_create("switchboard")
         os.write(held, base64.b64decode(self._given.program))
         sys.path.insert(0, f"/proc/self/fd/{held}")
         from mesh.agent.switchboard.board import Board
 
-        self._board = Board(self._given.key, tuple(self._given.ports))
+        ports = tuple(self._given.ports) if any(self._given.ports) else srun_ports()
+        self._board = Board(self._given.key, ports)
         return self._board.listen()
 
-    def run(self, port: int, addresses: Sequence[str], before_end: Callable[[], object] = lambda: None) -> str:
+    def run(
+        self, port: int, addresses: Sequence[str], before_end: Callable[[str], object] = lambda reason: None
+    ) -> str:
         """Hold the allocation until nobody uses it, or it is ended; return why.
 
         port, addresses: at which nodes reach the switchboard
-        before_end: called once it is decided, before any connection ends
+        before_end: called once with the reason, before any connection ends
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
@@ -166,13 +148,14 @@ class Holder:
         assert board is not None
         hold = Hold(time.monotonic(), given.hold, given.until)
         ending = Ending(given.warn[1] if given.warn else 0.0)
+        stop_at = float("inf")  # for nodes that do not end
         self._start_step(port, addresses)
         while True:
             wall = time.time()
             board.run_once(min(TURN_S, ending.next_in(self._end, wall)))
             if self._signalled and not self._reason:
-                before_end()
                 self._reason = self._why()
+                before_end(self._reason)
                 board.stop_nodes(self._reason)
                 board.notify_clients("the allocation is being ended: " + self._reason)
             wall = time.time()
@@ -187,12 +170,16 @@ class Holder:
             assert self._step is not None
             if self._step.poll() is not None:
                 if not self._reason:
-                    before_end()
-                return self._reason or f"its step has ended ({self._last_words()})"
+                    self._reason = f"its step has ended ({self._last_words()})"
+                    before_end(self._reason)
+                return self._reason
             if not self._reason and hold.is_over(board.idle_since, time.monotonic(), wall):
-                before_end()
+                self._reason = f"nobody has used it for {in_words(max(given.hold, IDLE_MIN_S))}"
+                before_end(self._reason)
+                board.stop_nodes(self._reason)
+                stop_at = time.monotonic() + STOP_S
+            if time.monotonic() >= stop_at:
                 self._stop_step()
-                return f"nobody has used it for {in_words(max(given.hold, IDLE_MIN_S))}"
 
     def close(self) -> None:
         if self._board is not None:
@@ -202,7 +189,7 @@ class Holder:
 
     def _start_step(self, port: int, addresses: Sequence[str]) -> None:
         given = self._given
-        argv = ["srun", *given.srun, given.python, "-I", "-S", "-c", NODE]
+        argv = ["srun", *given.srun, given.python, "-I", "-S", "-c", given.task]
         environ = {key: value for key, value in os.environ.items() if key != "SLURM_EXPORT_ENV"}
         self._step = subprocess.Popen(
             argv,
@@ -213,6 +200,7 @@ class Holder:
             start_new_session=True,
         )
         data = {"program": given.program, "key": given.key, "addresses": addresses, "port": port, "hidden": HIDDEN}
+        data["local"] = given.local
         assert self._step.stdin is not None
         try:
             self._step.stdin.write(json.dumps(data).encode())
@@ -234,6 +222,8 @@ class Holder:
         """Return the last line that srun has written to its standard error."""
         assert self._step is not None
         assert self._step.stderr is not None
+        if self._step.returncode < 0:
+            return f"srun was killed by signal {-self._step.returncode}"
         os.set_blocking(self._step.stderr.fileno(), False)
         words = (self._step.stderr.read() or b"").decode("utf-8", "replace").strip().splitlines()
         return words[-1][-STDERR_BYTES:] if words else f"exit {self._step.returncode}"
@@ -281,6 +271,31 @@ def time_of(text: str) -> float:
         return 0.0
 
 
+def srun_ports() -> tuple[int, int]:
+    """Return the first and the last port that the site opens between nodes for srun; (0, 0) for any."""
+    try:
+        done = subprocess.run(
+            ["scontrol", "show", "config"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=COMMAND_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0, 0
+    return port_range(done.stdout.decode("utf-8", "replace"))
+
+
+def port_range(config: str) -> tuple[int, int]:
+    """Return SrunPortRange in what `scontrol show config` prints; (0, 0) if it is not set.
+
+    >>> port_range("SrunEpilog = (null)\\nSrunPortRange           = 60001-63000\\n"), port_range("SrunPortRange = 0-0")
+    ((60001, 63000), (0, 0))
+    """
+    for line in config.splitlines():
+        key, _, value = line.partition("=")
+        first, _, last = value.strip().partition("-")
+        if key.strip() == "SrunPortRange" and first.isdigit() and last.isdigit():
+            return int(first), int(last)
+    return 0, 0
+
+
 def publish(job: str, text: str) -> None:
     """Write the comment of a job."""
     try:
@@ -304,10 +319,13 @@ def hold_batch(given: Given) -> None:
     """Be the batch script of an allocation that mesh has asked for. Its end is that of the allocation."""
     job, address = os.environ["SLURM_JOB_ID"], own_address()
     holder = Holder(given)
-    port = holder.listen()
-    publish(job, f"{given.mark} {address}:{port} {given.comment}".strip())
-    reason = holder.run(port, [address])
-    publish(job, f"{given.mark} ended: {reason}")
+    try:
+        port = holder.listen()
+        publish(job, f"{given.mark} {address}:{port} {given.comment}".strip())
+        holder.run(port, [address], lambda reason: publish(job, f"{given.mark} ended: {reason}"))
+    except Exception as error:
+        publish(job, f"{given.mark} ended: {type(error).__name__}: {error}")
+        raise
     holder.close()
 
 
@@ -340,7 +358,7 @@ def hold_beside(given: Given) -> None:
     with os.fdopen(write, "w") as file:
         file.write(text + "\n")
     try:
-        holder.run(port, [host], lambda: os.unlink(place))
+        holder.run(port, [host], lambda reason: os.unlink(place))
     finally:
         holder.close()
 
