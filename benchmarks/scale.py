@@ -23,14 +23,14 @@ FAN_OUTS = {0: "one client", 16: "relays, 16 each", 32: "relays, 32 each", 64: "
 HEAD = """\
 ## Measured
 
-A run of `true`, or of what prints, over agents that are played in the client's process, without connections: the
-client's own part, with that of the agents that are played, which decode what they are sent.
+A run of `true`, or of a program that prints. The agents are played in the client's process, without connections.
+The figures are the client's own part and that of the played agents, which decode what they are sent.
 """
 RELAYS = """\
 ## Simulated
 
-Seconds until all agents run (`benchmarks/relays.py`), each connection costing who opens it {opening:.0f} ms of CPU, a
-login {login:.0f} ms and an agent's start {agent:.0f} ms.
+Seconds until all agents run (`benchmarks/relays.py`). Each connection costs its opener {opening:.0f} ms of CPU. A login
+takes {login:.0f} ms, and an agent's start {agent:.0f} ms.
 """
 
 

@@ -22,12 +22,13 @@ CASES = {"nothing printed": [], "20 lines a rank": ["--lines", "20"]}
 HEAD = """\
 ## Through a switchboard
 
-A run of `true`, or of what prints, on nodes that are played in a process of their own, through a real switchboard. They
-have connected before. The client has all of TLS, but no key exchange for each host.
+A run of `true`, or of a program that prints, through a real switchboard. The nodes are played in a process of their
+own, and have connected before. The client has all of TLS, but no key exchange for each host.
 """
 BESIDE = """\
-Real agents on this machine, behind one sshd each and as nodes of a switchboard: `mesh exec true` from its start to its
-end. The last column is what each host adds to the client's CPU time, from {least} to {most} hosts.
+Real agents on this machine, each behind an sshd of its own, or each a node of a switchboard. The command is
+`mesh exec true`, from its start to its end. The last column is what each host adds to the client's CPU time,
+from {least} to {most} hosts.
 """
 
 

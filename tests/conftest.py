@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -13,7 +14,7 @@ import tempfile
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,7 @@ REPOSITORY = Path(__file__).parent.parent
 # On a machine with much to do, inputs come slowly.
 settings.register_profile("mesh", suppress_health_check=[HealthCheck.too_slow], deadline=None)
 settings.load_profile("mesh")
+HAS_FAILED = pytest.StashKey[bool]()
 PATIENCE = 60.0  # seconds for one mesh command; a test that needs more hangs
 
 
@@ -287,10 +289,33 @@ def new_home(directory: Path) -> Home:
     return Home(path, project, environ)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note that a test has failed, for its fixtures."""
+    report = yield
+    if report.failed:
+        item.stash[HAS_FAILED] = True
+    return report
+
+
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    """A new user, in a directory that is no project yet."""
-    return new_home(tmp_path)
+def home(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Home]:
+    """A new user, in a directory that is no project yet. A detached run of a test that fails is killed."""
+    home = new_home(tmp_path)
+    yield home
+    if request.node.stash.get(HAS_FAILED, False):
+        eventually(lambda: not kill_all_of(home.path), 20.0)
+
+
+def kill_all_of(home: Path) -> list[int]:
+    """Kill all processes whose HOME is a directory of a test; return their ids."""
+    found, mark = [], b"HOME=%s" % os.fsencode(home)
+    for place in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            if place.name.isdecimal() and mark in (place / "environ").read_bytes().split(b"\0"):
+                found.append(int(place.name))
+                os.kill(found[-1], signal.SIGKILL)
+    return found
 
 
 @pytest.fixture

@@ -159,6 +159,10 @@ EVENTS: dict[str, Callable[..., AnyEvent]] = {
     "old-unlisted": lambda job: events.MachinesPending(
         generation=job.generations[0].number, state="not listed", is_unlisted=True
     ),
+    "old-ready": lambda job: events.MachinesReady(generation=job.generations[0].number, hosts=HOSTS, keys=HOSTS),
+    "old-lost-in-part": lambda job: events.MachinesLost(
+        generation=job.generations[0].number, evidence="PREEMPTED", rest=HOSTS[:1]
+    ),
     "absent": _absent,
     "timer": lambda job: events.Timer(),
     "taken-over": lambda job: events.TakenOver(epoch=2),

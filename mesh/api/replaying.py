@@ -75,7 +75,7 @@ def logs(
         chosen = _chosen(record, ranks, output)
         replay = Replay(record, streams=_streams(record, stderr, prerun), ranks=chosen, since=begin)
         # prerun has a stream and a place on the screen of its own while a run is on; here it was asked for.
-        display = _Display(record, replace(showing, output="all") if prerun else showing, pattern)
+        display = _Display(record, replace(showing, output="all") if prerun else showing, pattern, of_hosts=prerun)
         try:
             _show(replay, display, record, hosts, follow=follow, has_since=since is not None)
         except OutputClosed:
@@ -93,13 +93,17 @@ def logs(
 class _Display:
     """The terminal, the filter of its lines, and the time of the output that it shows."""
 
-    def __init__(self, record: Record, showing: Showing, pattern: re.Pattern[str] | None) -> None:
+    def __init__(
+        self, record: Record, showing: Showing, pattern: re.Pattern[str] | None, *, of_hosts: bool = False
+    ) -> None:
+        """of_hosts: the output is that of hosts, which have the labels that they had before any rank moved"""
         self._clock = _Clock()
         self._lines = LineFilter(pattern) if pattern else None
         self.is_empty = True  # no output was shown
         style = style_of(showing, record.spec, is_cut=False)
-        self.terminal = TerminalSink(record.placement, style, Streams(environ=os.environ), clock=self._clock)
-        for node in range(len(record.placement.hosts)):
+        placement = record.first_placement if of_hosts else record.placement
+        self.terminal = TerminalSink(placement, style, Streams(environ=os.environ), clock=self._clock)
+        for node in range(len(placement.hosts)):
             self.terminal.handle(Connected(time=0.0, node=node, address="", machine=""))
 
     def show(self, outputs: Iterable[Output]) -> None:

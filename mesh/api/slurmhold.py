@@ -47,7 +47,7 @@ def down_allocation(cluster: Cluster, notify: Notify, *, is_forced: bool = False
     """Cancel the allocation that mesh has asked for, and wait until it is gone.
 
     is_forced: even while a run is on, or if its nodes do not answer
-    Raises InUse if a run is on, and MeshError.
+    Raises InUse if a run is on, NotOurs for a job that mesh has not asked for, and MeshError.
     """
     login, maker = maker_of(cluster, StatusLine(notify))
     try:
@@ -59,6 +59,7 @@ def down_allocation(cluster: Cluster, notify: Notify, *, is_forced: bool = False
                     records.remove(record.name)
             notify(f"{cluster.name} has no allocation: nothing to cancel")
             return
+        maker.check_ours(job)
         if not is_forced and job.is_living and job.address:
             check_idle(with_nodes(cluster, job, maker.record(job)))
         maker.cancel_and_wait(job.job)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mesh.core.interfaces import Sink
     from mesh.core.masking import Secrets
     from mesh.core.pull import Destination
+    from mesh.core.typed import Typed
     from mesh.engine.courier import Luggage
     from mesh.engine.launcher import Launcher
     from mesh.engine.relaying import Relay
@@ -106,7 +107,7 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
     spec, cluster, showing, attaching = parts.spec, parts.cluster, parts.showing, parts.attaching
     secrets = secrets_of(spec, os.environ)
     shown_spec = secrets.spec(spec)
-    showing = replace(showing, typed=secrets.typed(showing.typed))
+    given, showing = showing.typed, replace(showing, typed=secrets.typed(showing.typed))
     from mesh.keeper.client import KeptBackend, can_keep
 
     carrier = parts.carrier or carrier_of(cluster)
@@ -125,6 +126,8 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
     if cluster.ask_password:
         _ask_first(passwords, cluster)
     store = _store(parts, shown_spec, screen) if showing.kept else None
+    if store and given and given.again:
+        _keep_command_line(store, screen, given, showing.typed or given)
     shown = screen.sinks() if attaching is None else _unseen(screen, attaching, placement)
     if attaching is None:
         screen.introduce()
@@ -276,6 +279,18 @@ def _ask_first(passwords: Passwords, cluster: Cluster) -> None:
         if not passwords.of(user):
             hint = "ask on a terminal, or put it into a variable and name that by password_env"
             raise UsageError(f"no password for {user}", hint=hint)
+
+
+def _keep_command_line(store: StoreSink, screen: Screen, given: Typed, shown: Typed) -> None:
+    """Write the command line to the run directory, so that ``mesh again`` can repeat it. shown: with masked texts"""
+    from mesh.rundir.commandline import CommandLine, write_command_line
+
+    masked = shown.again != given.again
+    line = CommandLine(directory=os.path.realpath(os.curdir), words=shown.again, env=given.env, is_masked=masked)
+    try:
+        write_command_line(store.directory, line)
+    except OSError as error:
+        screen.report(f"`mesh again` will not find this command ({error.strerror})")
 
 
 def _store(parts: Parts, spec: RunSpec, screen: Screen) -> StoreSink:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from mesh import api
 from mesh.cli import options as o
@@ -15,6 +16,9 @@ from mesh.cli.reports import aligned
 from mesh.cli.speech import say, show
 from mesh.core.errors import UsageError
 from mesh.core.escapes import plain
+
+if TYPE_CHECKING:
+    from mesh.compat.maxtextjob import MultihostJob
 
 GROUP = "Other programs' command lines"
 REASON_WIDTH = 100  # characters of the reason why a node took no part
@@ -68,13 +72,27 @@ def multihost_job(given: Given) -> int:
     """Run on TPUs that are made for it, as multihost_job.py does."""
     from mesh.cli import joboptions as j
     from mesh.compat import maxtextjob
+
+    submitted, lines = maxtextjob.multihost_job(multihost_job_flags(given))
+    for notice in submitted.notices:
+        say(notice)
+    show(lines)
+    if not given[j.ATTACH]:
+        return 0
+    from mesh.api.jobruns import JobOutput, job_attach
+
+    return job_attach(submitted[0].id, JobOutput(look=given.look()), notify=say)
+
+
+def multihost_job_flags(given: Given) -> MultihostJob:
+    """Return the flags of multihost_job.py as they were given. Raises UsageError if one is missing."""
     from mesh.compat.maxtextjob import NUM_SLICES, TPU_TYPE, VERSION, MultihostJob
 
     for option in (x.JOB_COMMAND, x.BUCKET_NAME):
         if not given[option]:
             raise UsageError(f"{option.flag} is missing", hint=MULTIHOST_JOB_LINE)
     slices = given[x.NUM_SLICES]
-    flags = MultihostJob(
+    return MultihostJob(
         command=given[x.JOB_COMMAND],
         bucket_name=given[x.BUCKET_NAME],
         bucket_dir=given[x.BUCKET_DIR],
@@ -88,15 +106,6 @@ def multihost_job(given: Given) -> int:
         extra_args=given[x.CQR_EXTRA_ARGS],
         autocheckpoint=bool(given[x.ENABLE_AUTOCHECKPOINT]),
     )
-    submitted, lines = maxtextjob.multihost_job(flags)
-    for notice in submitted.notices:
-        say(notice)
-    show(lines)
-    if not given[j.ATTACH]:
-        return 0
-    from mesh.api.jobruns import JobOutput, job_attach
-
-    return job_attach(submitted[0].id, JobOutput(look=given.look()), notify=say)
 
 
 # Flags that may also stand in the INI file; `mesh.config.mad` reads both.

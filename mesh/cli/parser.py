@@ -12,14 +12,14 @@ import os
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn, cast
 
 from msgspec.structs import replace
 
 from mesh.cli.command import COMMANDS, Command, Takes
 from mesh.cli.option import OTHER, AnyOption
-from mesh.cli.options import CLUSTER, LAUNCHER, Given, options_of
+from mesh.cli.options import CLUSTER, ENV, LAUNCHER, STARTS, Given, options_of
 from mesh.cli.speech import without_value
 from mesh.config.settings import is_time
 from mesh.config.yamlfile import did_you_mean
@@ -111,7 +111,20 @@ def _given(command: Command, options: list[str], words: list[str], typed: Typed)
         found = values[option.name]
         read[option.name] = functools.reduce(option.joined, found) if option.joined else found
     typed = replace(typed, cluster=as_utf8(str(read.get(CLUSTER.name, ""))))
+    if command.name in STARTS:
+        again = tuple(map(as_utf8, _repeatable(command.name, options, words)))
+        typed = replace(typed, again=again, env=tuple(cast(Mapping[str, str], read.get(ENV.name, {}))))
     return Given(command.name, read, [as_utf8(word) for word in words], typed)
+
+
+def _repeatable(name: str, options: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Return the words of a command line that does the same, without values of --env."""
+    kept = [word for word in options if not word.startswith(f"{ENV.flag}=")]
+    place = f"{CLUSTER.flag}="
+    clusters = [word.removeprefix(place) for word in kept if word.startswith(place)]
+    if clusters and not any(word.startswith("-") for word in (clusters[-1], *words[:1])):
+        return [name, *(word for word in kept if not word.startswith(place)), clusters[-1], *words]
+    return [name, *kept, "--", *words]
 
 
 def split(command: Command, arguments: Sequence[str]) -> tuple[list[str], list[str]]:

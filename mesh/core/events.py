@@ -274,6 +274,7 @@ class Lost(HostEvent, frozen=True, kw_only=True):
     is_known: bool = False  # the host itself has reported that the run's agent is gone
     killed_by: str = ""  # "signal 9" if a signal ended the agent, "a signal" if it left no message; "": another reason
     is_cut: bool = False  # only the connection is gone: the agent may keep the ranks until its lease ends
+    return_within: float = 0.0  # seconds within which the client could not come back; 0: that is not the reason
 
 
 class Reconnecting(HostEvent, frozen=True, kw_only=True, tag="reconnecting"):

@@ -132,7 +132,8 @@ class Secrets:
         """Return a command line with all values masked."""
         if typed is None or not self.values:
             return typed
-        return replace(typed, before=tuple(map(self.text, typed.before)), command=tuple(map(self.text, typed.command)))
+        before, command, again = (tuple(map(self.text, words)) for words in (typed.before, typed.command, typed.again))
+        return replace(typed, before=before, command=command, again=again)
 
     def _open_at(self, value: bytes, data: bytes, start: int) -> int:
         place = data.find(value[:1], max(start, len(data) - len(value) + 1))

@@ -31,6 +31,9 @@ class Typed(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]  # the words of the user's command
     task: int = 1  # the index in ``before`` of the task's name
     cluster: str = ""  # as it was typed; "": it was not
+    # Words of a command line of mesh that does the same, beginning with the command's name; (): there is none.
+    again: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()  # the variables of --env, whose values ``again`` lacks
 
     def without(self, hosts: Sequence[str]) -> str:
         """Return the same command line for all but these hosts, quoted for a shell.

@@ -162,4 +162,5 @@ class Channels:
             except HostUnreachable as error:
                 if error.is_final:
                     raise
+                session.absence.miss(error)
         return None

@@ -287,7 +287,7 @@ def _machines(job: Job, event: Answer) -> Job:
     match event:
         case events.MachinesReady(time=time, generation=number, hosts=hosts, keys=keys):
             if generation is None or generation.number != number or generation.phase is not Phase.ASKED:
-                return doubts.cleared(job, number)
+                return doubts.cleared(leaving.revived(job, number), number)
             job = with_generation(job, number, phase=Phase.READY, hosts=hosts, keys=keys)
             job = replace(job, open=tuple(one for one in job.open if not isinstance(one.order, orders.Make)))
             how = f"once {job.in_the_way[0].name} is gone" if job.in_the_way else f"on {short_list(hosts)}"
@@ -305,7 +305,7 @@ def _machines(job: Job, event: Answer) -> Job:
             return _lost(job, time, "its machines were not ready in time") if time >= overdue_at(job) else job
         case events.MachinesLost(time=time, generation=number, evidence=evidence, by_silence=by_silence):
             if generation is None or generation.number != number or generation.phase is Phase.RELEASING:
-                return job
+                return leaving.revived(job, number) if event.rest else job
             if by_silence and not doubts.is_silent(job):
                 return job  # the hosts have answered meanwhile
             job = with_generation(job, number, rest=event.rest, is_over=event.is_ended)

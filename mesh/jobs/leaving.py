@@ -85,6 +85,14 @@ def noted(job: Job, event: MachinesPending) -> Job:
     return with_generation(job, generation.number, deleting_since=deleting, unlisted_since=unlisted)
 
 
+def revived(job: Job, number: int) -> Job:
+    """Note that condemned machines, which were proved ended, are listed as ready: ranks may run there after all."""
+    generation = next((one for one in job.generations if one.number == number), None)
+    if generation is None or generation.phase is not Phase.RELEASING or not generation.is_over:
+        return job
+    return with_generation(job, number, is_over=False, unlisted_since=0.0)
+
+
 def wake_times(job: Job) -> list[float]:
     """Return the times at which a Timer lets machines be left, or deleted again."""
     return [leave_at(job), *(one.delete_at for one in job.left if not is_being_deleted(job, one.number))]

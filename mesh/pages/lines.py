@@ -70,8 +70,8 @@ class FoldedOutput:
     ) -> None:
         """seen: is called with each chunk of output. Raises re.error for a wrong expression, and OSError."""
         self._record, self._seen = record, seen
-        placement = record.placement
         streams = (Stream.SETUP,) if record.kind == "setup" and choice.streams == STREAMS else choice.streams
+        placement = record.first_placement if set(streams) <= set(HOST_STREAMS) else record.placement
         self._filter = LineFilter(re.compile(choice.grep)) if choice.grep else None
         self._replay = Replay(record, streams=streams, ranks=choice.ranks, since=choice.since)
         self._labels, self._ranks = Labels(placement, with_hosts=False), range(placement.world_size)
@@ -142,8 +142,9 @@ class FoldedOutput:
         return found
 
     def members(self, number: int) -> list[int]:
-        """Return the ranks of a line."""
-        return members(self._members[self._sets[number]][1]) if 0 <= number < len(self._ends) else []
+        """Return the ranks of a line; none for one of a spare host."""
+        found = members(self._members[self._sets[number]][1]) if 0 <= number < len(self._ends) else []
+        return [rank for rank in found if rank in self._ranks]
 
     def first_of(self, ranks: Collection[int], number: int) -> int:
         """Return the number of the first line of one of these ranks from a number on; -1: there is none."""
@@ -218,9 +219,8 @@ class FoldedOutput:
     def _set(self, bits: int, *, is_host: bool) -> int:
         key = bits, is_host
         if key not in self._known:
-            label = self._labels.of_set(bits, is_short=False)
-            if is_host:
-                label = self._labels.of_host(bits.bit_length() - 1)
+            own = self._labels
+            label = own.of_host(bits.bit_length() - 1) if is_host else own.of_set(bits, is_short=False)
             self._known[key] = len(self._members)
             self._members.append((label.decode().rstrip(), bits))
         return self._known[key]

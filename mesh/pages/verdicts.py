@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from mesh.core.events import Exited
 from mesh.core.ranks import told_ranks
 from mesh.pages.fields import Fields, count, inner, number, numbers, objects, text, texts
+from mesh.verdict.verdict import told_return
 
 INDENT = "    "
 FAILURES_SHOWN = 8
@@ -19,7 +20,7 @@ def verdict_lines(about: Fields) -> list[str]:
         return list(_failures(about))
     first, root = inner(verdict, "first"), inner(verdict, "root")
     alike = numbers(verdict, "alike")
-    lines = [_headline(first, alike)]
+    lines = _of_absence(first) or [_headline(first, alike)]
     lines += [f"{INDENT}{line}" for line in texts(first, "said")]
     if root:
         lines.append(f"its output is about another rank; last lines of {_rank(root)}:")
@@ -43,6 +44,12 @@ def how(fields: Fields) -> str:
     return Exited(
         time=0.0, node=0, rank=0, code=count(fields, "code"), signal=count(fields, "signal"), oom=is_oom
     ).told()
+
+
+def _of_absence(first: Fields) -> list[str]:
+    """Return that the client was away for too long; nothing if that did not decide the run."""
+    hosts, within = texts(first, "hosts"), number(first, "return_within")
+    return told_return(hosts, numbers(first, "ranks"), within, text(first, "lost")) if hosts and within else []
 
 
 def _headline(first: Fields, alike: list[int]) -> str:

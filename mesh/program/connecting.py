@@ -36,7 +36,7 @@ from mesh.protocol.frames import FrameError
 from mesh.protocol.messages import read_record as read_reply
 from mesh.protocol.replies import Plan
 from mesh.rundir.noderesults import result_path
-from mesh.rundir.records import read_spec
+from mesh.rundir.records import moves_of, read_about, read_spec
 
 STOP_TIMEOUT_S = 5.0  # for a node to take the request
 ANSWER_TIMEOUT_S = 60.0  # for a host to connect to its node
@@ -125,7 +125,15 @@ class Connected:
 
     def _reach(self, label: str, wants: str) -> socket.socket:
         rank = self._ranks[label]
-        return reach(self._cluster, self.run, self._placement.node(rank), rank, wants=wants)
+        node = self._node(rank)
+        self._hosts[label] = self._cluster.hosts[node].name
+        return reach(self._cluster, self.run, node, rank, wants=wants)
+
+    def _node(self, rank: int) -> int:
+        """Return the index of a node's present host, as far as the run directory of this machine has it."""
+        about = read_about(Path(runs_directory(os.environ)) / self.run)
+        moves = moves_of(about, [host.name for host in self._cluster.hosts])
+        return self._placement.moved(moves).node(rank)
 
     def _result(self, label: str, timeout: float | None) -> object:
         place = f"{label} on {self._hosts[label]}"
@@ -146,8 +154,8 @@ class Connected:
 
     def _fetched(self, label: str, timeout: float | None) -> bytes:
         """Return the result that the host of a node has. Raises MeshError and TimeoutError."""
-        place = f"{label} on {self._hosts[label]}"
         with self._reach(label, "result") as connection:
+            place = f"{label} on {self._hosts[label]}"
             connection.settimeout(None if timeout is None else max(RESULT_TIMEOUT_MIN_S, timeout))
             try:
                 if reason := answer_of(connection):

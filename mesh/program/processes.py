@@ -23,7 +23,7 @@ from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Event, Exited, Lost, Output, Started
-from mesh.core.nodes import Moving, NodeResult, ProgramStopped, RankReady, Restarted, Restarting, told_end
+from mesh.core.nodes import Kept, Moving, NodeResult, ProgramStopped, RankReady, Restarted, Restarting, told_end
 from mesh.core.outcome import Cause
 from mesh.core.run import NO_DEVICES, Group, RunSpec
 from mesh.program.clientside import ClientNodes
@@ -275,6 +275,8 @@ class Processes:
                 reason = f"{why or 'it moves to another host'}; it is started again{self._lines.below(rank)}"
                 self._inform(lambda caller: (caller.cut if why else caller.note_restart)(self._labels[rank], reason))
                 self._running.note(self._labels[rank], State.RESTARTING)
+            case Kept(rank=rank):
+                self._moving.discard(rank)
             case Restarted(node=node, rank=rank, attempt=attempt):
                 self._moving.discard(rank)
                 self._lines.forget(rank)

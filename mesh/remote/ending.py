@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from typing import TypedDict
 
@@ -10,8 +11,11 @@ from mesh.agent.guardian import KILLED, SWEPT_STATUS
 from mesh.agent.process.notes import NO_NOTES
 from mesh.core.errors import HostUnreachable
 from mesh.core.interfaces import Farewell, NoAgent
-from mesh.core.text import last_line
+from mesh.core.text import last_line, one_line
 from mesh.remote.blob import NO_PYTHON, OLD_PYTHON
+
+GIVEN_UP = "given up"  # by the client, at its end
+SHARED_STEPS = ("api",)  # steps of the way to a host that are one for all hosts
 
 
 class LostAgent(TypedDict):
@@ -20,6 +24,48 @@ class LostAgent(TypedDict):
     reason: str
     is_clear: bool
     killed_by: str
+    is_cut: bool
+    return_within: float
+
+
+def _lost(reason: str, *, is_clear: bool = False, killed_by: str = "", return_within: float = 0.0) -> LostAgent:
+    return LostAgent(reason=reason, is_clear=is_clear, killed_by=killed_by, is_cut=False, return_within=return_within)
+
+
+class Absence:
+    """The time in which a client has no channel to an agent that may go on. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.began: float | None = None  # monotonic; None: there is a channel
+        self.return_within = 0.0  # seconds that the agent waits for its client; 0: unknown, or for ever
+        self._cause = ""  # why a try to come back failed; "": none did
+        self._is_of_host = True  # False: that cause lies between the client and all hosts
+
+    def begin(self, return_within: float) -> None:
+        """Note that the channel has ended."""
+        self.began, self.return_within = time.monotonic(), return_within
+        self._cause, self._is_of_host = "", True
+
+    def miss(self, error: HostUnreachable) -> None:
+        """Note why a try to come back has failed; a cause between the client and all hosts explains later ones."""
+        if self._is_of_host or error.step in SHARED_STEPS:
+            self._cause, self._is_of_host = one_line(str(error)), error.step not in SHARED_STEPS
+
+    @property
+    def has_ended_run(self) -> bool:
+        """True once the agent ends the run by itself, if it is alive."""
+        return self.began is not None and 0 < self.return_within <= time.monotonic() - self.began
+
+    @property
+    def is_of_host(self) -> bool:
+        """False if the reason lies between the client and all hosts."""
+        return self._is_of_host
+
+    def told(self) -> str:
+        """Return the reason for people."""
+        seconds = 0.0 if self.began is None else time.monotonic() - self.began
+        waits = f"its agent waits {self.return_within:g} s"
+        return explained(f"the client was away for {seconds:.0f} s, and {waits}", self._cause)
 
 
 def plain(end: NoAgent) -> HostUnreachable:
@@ -57,21 +103,27 @@ def lost_agent(farewell: Farewell) -> LostAgent:
         reason = f"its agent ended (exit {farewell.status})"
     else:
         reason = "the connection ended"
-    return LostAgent(reason=reason, is_clear=farewell.status == SWEPT_STATUS, killed_by=killed_by)
+    return _lost(reason, is_clear=farewell.status == SWEPT_STATUS, killed_by=killed_by)
 
 
-def gone_agent(left: Sequence[str], away: float, return_within: float) -> LostAgent:
+def gone_agent(left: Sequence[str], absence: Absence) -> LostAgent:
     """Return why a host has no agent any more, once it could be reached again.
 
     left: processes that the agent has left there, in words
-    away: seconds since the connection ended; return_within: that the agent waits for its client; 0: unknown
     """
     # An agent that was killed leaves notes. One that ends its run removes them, once all processes have ended.
-    if list(left) == [NO_NOTES] and 0 < return_within <= away:
-        waited = f"its agent ends the run after {return_within:g} s without a client"
-        return LostAgent(reason=f"the connection was away for {away:.0f} s, and {waited}", is_clear=True, killed_by="")
+    if list(left) == [NO_NOTES] and absence.has_ended_run:
+        return _lost(absence.told(), is_clear=True, return_within=absence.return_within)
     reason = "its agent is gone" + (f", and left there {'; '.join(left)}" if left else "")
-    return LostAgent(reason=reason, is_clear=not left, killed_by="a signal")
+    return _lost(reason, is_clear=not left, killed_by="a signal")
+
+
+def cut_off(reason: str, absence: Absence) -> LostAgent:
+    """Return why a host is lost to which there is no connection. reason: the client's own"""
+    end = _lost(reason)
+    if reason != GIVEN_UP and absence.has_ended_run and not absence.is_of_host:
+        end = _lost(absence.told(), return_within=absence.return_within)
+    return {**end, "is_cut": True}
 
 
 def explained(reason: str, found: str) -> str:

@@ -31,7 +31,6 @@ class Requests:
         self._data_bytes = dict(sizes)
         self._may_come_back = False  # the agent listens for another channel
         self._return_within = 0.0  # seconds that the agent then waits; 0: unknown
-        self._cut_at = 0.0  # when the channel ended that the agent had
         self.round_trip = float("inf")  # seconds, of the fastest beat
         self._offset = 0.0  # the host's clock minus ours, in seconds; from the fastest beat
         self._steps: Sequence[Step] = ()  # of modules, which the host carries out

@@ -32,8 +32,8 @@ from mesh.protocol.first import First, Program
 from mesh.protocol.frames import Decoder, FrameError
 from mesh.protocol.messages import Message, Table, encode
 from mesh.protocol.requests import Ack, Bye, Lock, Over
+from mesh.remote import ending
 from mesh.remote.blob import blob, lacking, opening
-from mesh.remote.ending import explained, failed_start, gone_agent, lost_agent, plain
 from mesh.remote.events import event_of
 from mesh.remote.greeting import MAX_BANNER_BYTES, new_marker, refusal
 from mesh.remote.owners import owner_line
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from mesh.protocol.frames import Header
 
 ACKNOWLEDGED_BYTES = 128 << 10  # of an agent's stream that are acknowledged together
-GIVEN_UP = "given up"  # by the client, at its end
 HEADER_BYTES = 1 << 20  # of a message; lists of processes and paths are the longest
 ANSWER_BYTES = 16 << 20  # of the message that answers a question: stacks, or all detached runs of a host
 
@@ -59,7 +58,7 @@ class Callbacks(Struct, frozen=True, kw_only=True):
     # Takes a piece of the answer to a lasting question; returns the events of it.
     receive: Callable[[bytes], Iterable[Event]] = lambda data: ()
     relay: Callable[[Message, bytes], None] = lambda message, data: None  # takes what a relayed connection brings
-    explain: Callable[[NoAgent], HostUnreachable] = plain  # as Backend.explain
+    explain: Callable[[NoAgent], HostUnreachable] = ending.plain  # as Backend.explain
     why: Callable[[], str] = lambda: ""  # as Backend.why
 
 
@@ -97,6 +96,7 @@ class Session(Requests):
         self._over = False  # the last event was posted, or is about to be
         self._why = ""  # the last channel ended
         self._why_hung_up = ""  # if we did, to try another one
+        self.absence = ending.Absence()
         self.opened = time.monotonic()  # when the channel was
         self.awaits_login = True  # the login on the host has not started our program
         self._login_limit = 0.0  # seconds that it had for that, once they are over
@@ -115,7 +115,7 @@ class Session(Requests):
     def leave(self) -> None:
         """Leave the agent for good, whatever it is doing: it ends the run, unless that is detached."""
         self._asked.end()
-        if self._sender.give_up(GIVEN_UP) and not self._over:
+        if self._sender.give_up(ending.GIVEN_UP) and not self._over:
             self._send(Bye())
 
     def try_another(self, reason: str) -> None:
@@ -136,7 +136,7 @@ class Session(Requests):
 
     def close(self) -> None:
         """Hang up for good: the agent ends whatever is left by itself."""
-        self._sender.give_up(GIVEN_UP)
+        self._sender.give_up(ending.GIVEN_UP)
         self._sender.channel.close(leave=self._is_detached)
 
     # ---- events
@@ -151,7 +151,7 @@ class Session(Requests):
         while not self._over:
             if self._sender.is_attached:
                 self._sender.detach()
-                self._cut_at = time.monotonic()
+                self.absence.begin(0.0 if self._is_detached else self._return_within)
                 yield Reconnecting(time=time.time(), node=self.node, reason=self._why)
             try:
                 channel = self._callbacks.reopen()
@@ -159,7 +159,7 @@ class Session(Requests):
             except HostUnreachable as error:  # it is final
                 channel, reason = None, one_line(str(error))
             if channel is None:
-                yield self._lost(reason=self._sender.given_up or reason, is_cut=True)
+                yield self._lost(ending.cut_off(self._sender.given_up or reason, self.absence))
                 return
             self._bring(channel)
             yield from self._read()
@@ -234,14 +234,14 @@ class Session(Requests):
         """Yield the events of a channel that ended without a goodbye; try no other one if the run is over there."""
         if self._sender.given_up:
             self._over = True
-            yield self._lost(reason=self._sender.given_up, is_cut=True)
+            yield self._lost(ending.cut_off(self._sender.given_up, self.absence))
         elif not self._may_come_back:
             self._over = True
             farewell = self._sender.channel.farewell()
             if greeted:
-                yield self._lost(**lost_agent(farewell))
+                yield self._lost(ending.lost_agent(farewell))
             else:
-                error = failed_start(farewell, banner, self._login_limit, self._callbacks.explain)
+                error = ending.failed_start(farewell, banner, self._login_limit, self._callbacks.explain)
                 message, step = one_line(str(error)), error.step
                 yield PrepareFailed(time=time.time(), node=self.node, step=step, message=message, hint=error.hint)
         elif greeted and self._sender.is_attached:
@@ -250,14 +250,14 @@ class Session(Requests):
             # The guardian's own status: the agent is no more.
             if farewell.is_agents and farewell.status is not None and farewell.status >= 0:
                 self._over = True
-                yield self._lost(**lost_agent(farewell))
+                yield self._lost(ending.lost_agent(farewell))
 
-    def _lost(self, *, reason: str, is_cut: bool = False, is_clear: bool = False, killed_by: str = "") -> Lost:
-        """Return the event of a lost host; first the reason that the backend has, unless the client has hung up."""
-        known = "" if self._sender.given_up == GIVEN_UP else one_line(self._callbacks.why())
-        reason = explained(reason, known)
-        now = time.time()
-        return Lost(time=now, node=self.node, reason=reason, is_cut=is_cut, is_clear=is_clear, killed_by=killed_by)
+    def _lost(self, end: ending.LostAgent) -> Lost:
+        """Return the event of a lost host; first the reason that the backend has, unless that is the client's."""
+        is_known = self._sender.given_up == ending.GIVEN_UP or end["return_within"]
+        reason = ending.explained(end["reason"], "" if is_known else one_line(self._callbacks.why()))
+        told: ending.LostAgent = {**end, "reason": reason}
+        return Lost(time=time.time(), node=self.node, **told)
 
     def _receive(self) -> bytes:
         # Silence counts only while the channel is read.
@@ -364,7 +364,7 @@ class Session(Requests):
         if self._sender.is_attached:
             raise FrameError("no-agent: an agent sends it")
         self._over = True
-        return self._lost(**gone_agent(left, time.monotonic() - self._cut_at, self._return_within))
+        return self._lost(ending.gone_agent(left, self.absence))
 
     def _attach(self, confirmed: int) -> bool:
         """Continue on another channel; return False if the agent had this one. confirmed: as in ``_go_on``"""
@@ -395,6 +395,6 @@ class Session(Requests):
 
     def _go_on(self, confirmed: int) -> None:
         """Send what has not reached the agent: it has the new channel. confirmed: the number of its last order"""
-        self._why_hung_up = ""
+        self._why_hung_up, self.absence.began = "", None
         self._sender.attach(confirmed)
         self.acknowledge(self.place, now=True)

@@ -91,10 +91,16 @@ class Record(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def placement(self) -> Placement:
-        """The ranks by their hosts, as far as labels and names of logs need it."""
+        """The ranks by their hosts now, as far as labels need it."""
+        moves = moves_of(self.about, self.hosts)
+        return self.first_placement.moved(moves) if moves else self.first_placement
+
+    @cached_property
+    def first_placement(self) -> Placement:
+        """The ranks by their hosts at the start of the run: names and numbers of logs go by it."""
         hosts = [Host(name=name, address="") for name in self.hosts or ("?",)]
         if self.about.get("spec") or _number(self.about, "nproc"):
-            return self.spec.placed(hosts).moved(_moves(self.about, self.hosts))
+            return self.spec.placed(hosts)
         return self.spec.with_nproc(_ranks_with_logs(self.directory) // len(hosts)).placed(hosts)
 
 
@@ -215,8 +221,11 @@ def _time_of(run: str) -> float:
         return 0.0
 
 
-def _moves(about: Mapping[str, object], hosts: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the ranks that have moved to another host, and the index of that host."""
+def moves_of(about: Mapping[str, object], hosts: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the ranks that have moved to another host, each with the index of that host.
+
+    about: run.json; hosts: the names of all hosts of the run
+    """
     written = about.get("moved")
     moved = written.items() if isinstance(written, dict) else ()
     return [(int(rank), hosts.index(host)) for rank, host in moved if rank.isdecimal() and host in hosts]

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from mesh.core.cluster import Placement
 from mesh.core.events import Output, Stream
 from mesh.rundir.layout import INDEX, LOGS, MASKED, RECORD, SUFFIX, log_name, log_number, marker, read_tail_name
 from mesh.rundir.logfile import OPEN_FILES
@@ -52,7 +51,7 @@ class Replay:
         """ranks: None for all; since: seconds since the epoch; earlier output is left out."""
         self._since = since
         self._files = LogFiles(record.directory)
-        self._logs = dict(_chosen(record.placement, streams, ranks))  # by their number
+        self._logs = dict(_chosen(record, streams, ranks))  # by their number
         self._place, self._time = 0, 0.0  # place in the index; time of its last record
 
     @property
@@ -115,17 +114,20 @@ class Replay:
             yield Output(time=time, node=log.node, rank=log.rank, stream=log.stream, data=data)
 
 
-def _chosen(
-    placement: Placement, streams: Collection[Stream], ranks: Collection[int] | None
-) -> Iterator[tuple[int, Log]]:
-    """Yield the logs of ranks and their hosts, with their numbers."""
-    for rank in range(placement.world_size):
-        node = placement.node(rank)
+def _chosen(record: Record, streams: Collection[Stream], ranks: Collection[int] | None) -> Iterator[tuple[int, Log]]:
+    """Yield the logs of ranks and their hosts, with their numbers. A spare host has no rank: only None chooses it."""
+    for rank in range(record.placement.world_size):
         for stream in streams:
-            of_log: Sequence[int] = [rank] if stream in SUFFIX else placement.ranks(node)  # by its first rank
-            if rank == of_log[0] and (ranks is None or any(one in ranks for one in of_log)):
-                name = log_name(placement, rank, stream)
+            if stream in SUFFIX and (ranks is None or rank in ranks):
+                name, node = log_name(record.placement, rank, stream), record.placement.node(rank)
                 yield log_number(rank, stream), Log(name=name, node=node, rank=rank, stream=stream)
+    begin = record.first_placement
+    for node in range(len(begin.hosts)):
+        for stream in streams:
+            if stream not in SUFFIX and (ranks is None or any(rank in ranks for rank in begin.ranks(node))):
+                rank = begin.first(node)
+                log = Log(name=log_name(begin, rank, stream), node=node, rank=rank, stream=stream)
+                yield log_number(rank, stream), log
 
 
 class LogFiles:

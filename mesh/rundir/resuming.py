@@ -46,8 +46,8 @@ def read_left(record: Record, lock: int) -> Left:
             elif event["event"] == "left_out":
                 by_hosts.append({**event, "rank": int(event["rank"]), "bytes": int(event["bytes"])})
     names = {
-        log_name(record.placement, rank, stream): (rank, stream)
-        for rank in range(record.placement.world_size)
+        log_name(record.first_placement, rank, stream): (rank, stream)
+        for rank in range(record.first_placement.world_size)
         for stream in SUFFIX
     }
     heads = _heads(record.directory / "logs")

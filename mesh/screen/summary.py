@@ -19,7 +19,7 @@ from mesh.core.pull import NotPulled, Pulled
 from mesh.core.ranks import counted, few, told_ranks
 from mesh.core.run import RunSpec
 from mesh.core.typed import SHELL_BUILTINS, Typed
-from mesh.verdict.verdict import LAST_LINES, Failure, Tail, Verdict, agents_killed_together
+from mesh.verdict.verdict import LAST_LINES, Failure, Tail, Verdict, agents_killed_together, told_return
 
 SUMMARY_LINES = 25
 QUOTED_CHARACTERS = 200  # characters of a line that is quoted
@@ -214,7 +214,11 @@ def _ending(
 def _why(verdict: Verdict, placement: Placement, outcome: Outcome) -> list[str]:
     """Describe the failure of a rank or the loss of a host that ended the run."""
     first, root = verdict.first, verdict.root
-    if isinstance(first, Lost):
+    if isinstance(first, Lost) and (away := verdict.not_returned):
+        hosts = [placement.hosts[lost.node].name for lost in away]
+        of_them = [rank for lost in away for rank in placement.ranks(lost.node)]
+        lines = told_return(hosts, of_them, first.return_within, first.reason)
+    elif isinstance(first, Lost):
         ranks = told_ranks(placement.ranks(first.node))
         after = f"{max(0.0, first.time - outcome.started):.1f} s after the start"
         lines = [f"lost contact with {placement.hosts[first.node].name} ({ranks}), {after}: {first.reason}"]
@@ -253,8 +257,8 @@ def _others(verdict: Verdict) -> list[str]:
         how = sorted({event.told() for event in others})
         ranks = told_ranks(event.rank for event in others)
         parts.append(f"{ranks} failed within {verdict.span:.1f} s ({', '.join(how[:3])}{', ...' * (len(how) > 3)})")
-    if verdict.lost:
-        parts.append(f"{counted(len(verdict.lost), 'more host')} lost")
+    if more := len(verdict.lost) - max(0, len(verdict.not_returned) - 1):
+        parts.append(f"{counted(more, 'more host')} lost")
     if verdict.stopped:
         parts.append(f"{told_ranks(verdict.stopped)} stopped by mesh")
     return ["after it: " + "; ".join(parts)] if parts else []

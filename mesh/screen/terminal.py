@@ -168,9 +168,10 @@ class TerminalSink:
                 self._sync(event)
             case Exited(rank=rank):
                 self._output.end([rank], now)
-            case Lost(node=node, reason=reason):
+            case Lost(node=node, reason=reason, return_within=within):
                 self._output.end(self._placement.ranks(node), now)
-                self._in_turn(partial(self._notices.error, f"host {self._name(node)} lost: {reason}"))
+                what = f": the client was not back within {within:g} s" if within else " lost"
+                self._in_turn(partial(self._notices.error, f"host {self._name(node)}{what}: {reason}"))
             case Gone(node=node):
                 self._output.end(self._placement.ranks(node), now)
             case Silent(node=node, seconds=seconds):

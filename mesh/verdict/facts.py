@@ -186,11 +186,12 @@ _MISSING_PATHS = (
 )
 _IN_WORKSPACE = re.compile(r"^/.*/\.mesh/(?:local/\d+/)?(?:machines/[^/]+/)?workspaces/[^/]+/")
 
-# Gloo, NCCL, c10d's TCPStore, JAX's coordination service, gRPC and MPI when another process has gone.
+# Gloo, NCCL, c10d's TCPStore, JAX's coordination service, gRPC, MPI and mesh.program when another process has gone.
 _OF_OTHERS = re.compile(
     r"Connection (?:closed by|reset by) peer|Socket closed|ncclRemoteError|remote process exited|"
     r"NCCL communicator was aborted|Watchdog caught collective operation timeout|"
     r"Connection was likely closed|recvValue failed|failed to recv, got 0 bytes|"
     r"tasks are unhealthy|missing heartbeats|[Cc]oordination service|coordinator detected|leader was lost|"
-    r"[Bb]arrier (?:timed out|failed)|PeerFailed|Broken pipe|errno: 104|MPI_ABORT was invoked"
+    r"[Bb]arrier (?:timed out|failed)|PeerFailed|Broken pipe|errno: 104|MPI_ABORT was invoked|"
+    r"\bNodeLost: "
 )

@@ -11,6 +11,7 @@ from msgspec import Struct
 from mesh.core.cluster import Placement
 from mesh.core.events import Exited, Lost, PrepareFailed
 from mesh.core.outcome import Outcome
+from mesh.core.ranks import told_ranks
 from mesh.verdict.words import Raised, raised
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 LAST_LINES = 10  # of the first failure's output
 SAME_MOMENT_S = 5.0  # within which a client notices that an agent was killed: it may have to connect again
+NO_CLIENT = "no client"  # the fact of a run that its agents ended because its client was away
 KILLERS = "Likely cause: the command or prerun runs pkill, killall, kill -1 or reboot."
 
 Tail = Callable[[int], Sequence[str]]
@@ -67,6 +69,13 @@ class Verdict(Struct, frozen=True, kw_only=True):
     stopped: tuple[int, ...] = ()  # ranks that mesh has stopped
 
     @property
+    def not_returned(self) -> tuple[Lost, ...]:
+        """The hosts whose agents ended their ranks because the client was away, if that decided; else none."""
+        if not isinstance(self.first, Lost) or not self.first.return_within:
+            return ()
+        return (self.first, *(lost for lost in self.lost if lost.return_within))
+
+    @property
     def span(self) -> float:
         """Seconds from the first failure to the last one that followed by itself."""
         return max(0.0, max((other.time for other in self.others), default=0.0) - _time(self.first))
@@ -77,6 +86,10 @@ class Verdict(Struct, frozen=True, kw_only=True):
             host = placement.hosts[self.first.node].name
             first: dict[str, Any] = {"host": host, "ranks": list(placement.ranks(self.first.node))}
             first |= {"lost": self.first.reason, "fact": "host lost"}
+            if nodes := [lost.node for lost in self.not_returned]:
+                ranks = sorted(rank for node in nodes for rank in placement.ranks(node))
+                first |= {"ranks": ranks, "fact": NO_CLIENT, "return_within": self.first.return_within}
+                first["hosts"] = [placement.hosts[node].name for node in nodes]
         else:
             first = self.first.to_json()
         return {
@@ -85,7 +98,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
             "root": self.root.to_json() if self.root else None,
             "others": [other.rank for other in self.others],
             "span": round(self.span, 3),
-            "lost": [placement.hosts[lost.node].name for lost in self.lost],
+            "lost": [placement.hosts[lost.node].name for lost in self.lost if lost not in self.not_returned],
             "stopped": list(self.stopped),
         }
 
@@ -121,6 +134,20 @@ def make_verdict(outcome: Outcome, placement: Placement, tail: Tail) -> Verdict 
         lost=lost,
         stopped=outcome.stopped,
     )
+
+
+def told_return(hosts: Sequence[str], ranks: Sequence[int], within: float, reason: str) -> list[str]:
+    """Return for people that a client was away for longer than the agents of hosts wait for it.
+
+    >>> told_return(["a"], [0, 1], 30.0, "no route")[0]
+    'the client could not come back to a (ranks 0-1) within 30 s: no route'
+    """
+    where, agents = (hosts[0], "its agent ends") if len(hosts) == 1 else (f"{len(hosts)} hosts", "their agents end")
+    who = told_ranks(ranks)
+    return [
+        f"the client could not come back to {where} ({who}) within {within:g} s: {reason}",
+        f"{agents} {who} then, as the rule is; `mesh run -d` starts ranks that need no client",
+    ]
 
 
 def agents_killed_together(outcome: Outcome, placement: Placement) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import socket
@@ -13,6 +14,7 @@ import pytest
 
 from mesh.cli.parser import parse
 from mesh.cli.program import COMMANDS
+from tests import conda
 from tests.conftest import REPOSITORY, Home
 from tests.desk import Desk, desk_of
 from tests.gcs import FakeGcs, missing
@@ -150,6 +152,35 @@ def test_an_environment_is_made_anew_by_force_alone(desk: Desk) -> None:
     assert done.out.decode().splitlines()[-1].endswith(f" {place}")
     refused = mesh("jobman", "conda", "000001")
     assert (refused.status, "has no module 'conda'; it has venv" in refused.err) == (2, True), refused.err
+
+
+CONDA = """\
+job: {name: tools, env_type: conda}
+tpu: {allocation_mode: tpu-vm, accelerator: v6e-1, zone: us-east1-d, version: v2-alpha-tpuv6e, name: x}
+ssh: null
+conda: {name: train, config_file: environment.yml}
+command: {cmd: "greet $CONDA_DEFAULT_ENV", workers: [0]}
+"""
+
+
+def test_an_environment_of_conda_is_the_one_of_the_command(desk: Desk) -> None:
+    mesh, base, channel = desk.mesh, desk.home.path / "miniconda3", desk.home.path / "channel"
+    conda.write_channel(channel)
+    conda.install(base)
+    wanted = {"channels": [f"file://{channel}"], "dependencies": ["python", "greet=1.0"]}
+    desk.home.files(f__yaml=CONDA, environment__yml=json.dumps(wanted))
+    made = mesh("jobman", "create", "f.yaml", "--cluster", "local:1")
+    assert made.status == 0, made.err
+    assert mesh("job", "wait", "1").status == 0, desk.show(1)
+    assert desk.output(1).splitlines()[-1] == b"greet 1.0 train"
+    for words, is_made_anew in ((("conda",), False), (("conda", "--force"), True)):
+        (base / "envs/train/mine").touch()
+        done = mesh("jobman", *words, "000001")
+        assert done.status == 0, done.err
+        assert (base / "envs/train/bin/greet").exists()
+        assert (base / "envs/train/mine").exists() is not is_made_anew, words
+    refused = mesh("jobman", "venv", "000001")
+    assert (refused.status, "has no module 'venv'; it has conda" in refused.err) == (2, True), refused.err
 
 
 def test_a_job_without_credentials_for_its_tpu(desk: Desk) -> None:

@@ -82,6 +82,11 @@ if __name__ == "__main__":
     lp.launch(program, launch_type="local_mp")
 """
 
+LAUNCH_LOCAL = 'lp.launch(program, launch_type="local_mp")'
+LOCAL = 'lp.launch(program, launch_type="local_mp", terminal="tmux_session")'
+OF_TLAUNCH = """from mesh.launchpad import lp_ssh
+    lp_ssh.launch(program, terminal="ssh_tmux_session", session_name_prefix="chosen", cluster="local")"""
+
 PROCESSES = """
 import os
 import sys
@@ -611,15 +616,16 @@ def test_a_signal_stops_the_program_and_then_the_interpreter(home: Home) -> None
 
 
 @pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
-@pytest.mark.parametrize("name", ["", "chosen"])
-def test_windows_show_the_logs_and_end_with_their_session(home: Home, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "how"), [("", LOCAL), ("chosen", LOCAL), ("chosen", OF_TLAUNCH)], ids=["program", "flag", "argument"]
+)
+def test_windows_show_the_logs_and_end_with_their_session(home: Home, name: str, how: str) -> None:
     """``kill_tmux`` ends the program of a session, and leaves a session that mesh has not made.
 
-    name: of the session, by the flag; "": that of the program
+    name: of the session, by the flag, or by an argument that TLaunch's launch has; "": that of the program
     """
-    text = WAITS.replace('launch_type="local_mp"', 'launch_type="local_mp", terminal="tmux_session"')
-    home.files(program__py=text)
-    flag = [f"--tmux_session_name={name}"] if name else []
+    home.files(program__py=WAITS.replace(LAUNCH_LOCAL, how))
+    flag = [f"--tmux_session_name={name}"] if name and how == LOCAL else []
     session = name or "waits"
     process = subprocess.Popen([sys.executable, "program.py", *flag], cwd=home.project, env=environ(home))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mesh.core.errors import MeshError
-from mesh.program import Handle, Program
+from mesh.program import Handle, Program, connect
 from tests.conftest import PATIENCE, Home
 from tests.integration import program_nodes as nodes
 from tests.integration.test_attach import runs
@@ -119,10 +119,14 @@ def test_a_node_moves_on_request_and_after_the_loss_of_its_host_and_its_handles_
         assert caller.where_there()[:3] == ("server", names[1], 1)
         with pytest.raises(MeshError, match="is no spare host"):
             running.restart(server, on=names[0])
+        other = stack.enter_context(connect(running.run)).handle("server")
+        assert isinstance(other, Handle)
+        assert other.where()[:3] == ("server", names[1], 1)
         pending = server.futures.hang()
         running.restart(server, on=names[2])
         assert "moves to another host" in str(pending.exception(PATIENCE))
         assert server.where()[:3] == ("server", names[2], 2)
+        assert other.options(retries=1000, timeout=PATIENCE).where()[:3] == ("server", names[2], 2)
         patient = server.options(retries=1000, timeout=PATIENCE)
         assert caller.options(timeout=PATIENCE).where_there()[:3] == ("server", names[2], 2)
         pending = server.futures.hang()

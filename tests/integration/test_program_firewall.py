@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -198,6 +200,40 @@ def private_sockets(host: TestHost) -> list[str]:
     return [row for row in rows if "/mesh-" in row]
 
 
+def secrets_of(hosts: list[TestHost]) -> set[bytes]:
+    """Return what nothing but memory may have: the middle of the run's key, and the payloads of all nodes."""
+    found = set()
+    for host in hosts:
+        for pid, command in host.processes():
+            for path in Path(f"/proc/{pid}/fd").iterdir() if NODE in command else ():
+                name = os.readlink(path)
+                if name.startswith("/memfd:key.pem"):
+                    found.add(path.read_bytes().splitlines()[1][8:56])
+                elif name.startswith("/memfd:payload-"):
+                    found.add(path.read_bytes())
+    return found
+
+
+def places_with(secrets: set[bytes], hosts: list[TestHost], home: Path) -> list[str]:
+    """Return the command lines, environments and files of hosts that have a secret, and the files of the client."""
+    texts = [
+        Path(f"/proc/{pid}/{name}")
+        for host in hosts
+        for pid, _ in host.processes(with_sshd=True)
+        for name in ("cmdline", "environ")
+    ]
+    # -xdev: what is mounted there belongs to this machine.
+    find = 'find /tmp /var/tmp /dev/shm /run "$HOME" -xdev -type f -size -1000k 2>/dev/null || true'
+    texts += [host.path(name) for host in hosts for name in host.script(find).splitlines()]
+    texts += [path for path in home.rglob("*") if path.is_file() and not path.is_symlink()]
+    found = []
+    for path in texts:
+        with contextlib.suppress(OSError):  # a process that has ended, a file that is gone
+            data = path.read_bytes()
+            found += [str(path)] if any(secret in data for secret in secrets) else []
+    return found
+
+
 def test_hosts_without_a_route_to_the_client_run_a_program_and_keep_nothing_of_it(pod: Home, lab: Lab) -> None:
     """The client is behind a gateway, as a laptop is; what is left is counted by the kernel's tables, from outside."""
     *hosts, gateway = lab.hosts
@@ -227,6 +263,9 @@ def test_hosts_without_a_route_to_the_client_run_a_program_and_keep_nothing_of_i
         assert process.stdout is not None
         up = next((line for line in process.stdout if line.endswith("up\n")), "")
         assert eventually(lambda: there() == [(2, 2), (2, 2), (2, 2), (1, 1)]), there()
+        secrets = secrets_of(hosts)
+        assert len(secrets) >= 2  # the key, and at least one payload
+        assert places_with(secrets, lab.hosts, pod.path) == []
         gateway.script("touch go")
         out, err = process.communicate(timeout=4 * PATIENCE)
     finally:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
+
+import pytest
 
 from mesh.core.ranks import choose_ranks
-from tests.conftest import Home
+from tests.conftest import PATIENCE, Home
 from tests.integration.test_attach import runs
 from tests.integration.test_run_directory import problems
 from tests.lab import Lab, eventually
@@ -69,12 +72,35 @@ def test_cells_of_a_pipe_run_on_all_ranks_to_the_first_that_fails(home: Home) ->
     assert about["cause"] in ("program", "completed")
 
 
-def test_a_script_that_ends_well_and_a_hundred_cells_leave_no_descriptor(home: Home) -> None:
-    count = "len(os.listdir('/proc/self/fd'))"
-    cells = f"import os\nx = 0\nfirst = {count}\n" + "x += 1\n" * 100 + f"{count} <= first + 1\nx\n"
-    done = home.mesh("repl", "local:2", stdin=cells.encode())
+def test_a_script_that_ends_well_and_a_thousand_cells_leave_no_descriptor_and_no_thread(home: Home) -> None:
+    # Logs are opened once there is output, so that some are there only at the end.
+    count = "len(os.listdir('/proc/self/fd')) + threading.active_count()"
+    cells = (
+        f"import os, threading\n%local import os, threading\nx = 0\nfirst = {count}\n%local first = {count}\n"
+        + "x += 1\n" * 1000
+        + f"{count} <= first + 20\n%local print('here', {count} <= first + 20)\nx\n"
+    )
+    done = home.mesh("repl", "local:2", stdin=cells.encode(), within=5 * PATIENCE)
     assert done.status == 0, done.err
-    assert shown(done.out) == {"True": {0, 1}, "100": {0, 1}}
+    assert done.out.count(b"here True\n") == 1
+    assert shown(done.out.replace(b"here True\n", b"")) == {"True": {0, 1}, "1000": {0, 1}}
+
+
+def test_eight_ranks_sum_with_jax_and_one_that_fails_in_a_cell_is_named(home: Home) -> None:
+    pytest.importorskip("jax", reason="JAX is not installed here")
+    cells = (
+        "import jax, meshrun\nmeshrun.initialize_jax()\nfrom jax.experimental import multihost_utils\n"
+        "rank = jax.process_index()\n"
+        "int(multihost_utils.process_allgather(jax.numpy.array([rank])).sum()), jax.process_count()\n"
+        "1 // (rank - 7)\n'never'\n"
+    )
+    words = ("repl", "--python", sys.executable, "--env", "JAX_PLATFORMS=cpu", "--nproc", "4", "local:2")
+    done = home.mesh(*words, stdin=cells.encode(), within=5 * PATIENCE)
+    assert done.status == 1, done.err
+    found = shown(b"\n".join(line for line in done.out.splitlines() if b"[Gloo]" not in line))
+    assert found.pop("(28, 8)") == set(range(8)), done.err
+    assert "'never'" not in found
+    assert "[7] ZeroDivisionError" in done.err
 
 
 def test_sync_brings_changed_files_and_loads_changed_modules_again(home: Home) -> None:

@@ -11,14 +11,16 @@ from tests.integration.test_attach import left, runs
 from tests.integration.test_run_directory import problems
 from tests.lab import Lab, TestHost, eventually
 
-# A rank that goes on after SIGTERM, with a child of its own, until a file says that it is enough.
+# A rank that goes on after SIGTERM, with a child of its own, until a file says that it is enough. It ends by itself
+# after 10 min, as no other client ends a detached run whose test has failed.
 WORK = """
 import os, signal, subprocess, sys, time
 rank, attempt = os.environ["RANK"], os.environ["MESH_ATTEMPT"]
 signal.signal(signal.SIGTERM, lambda *_: print("term", flush=True))
 child = subprocess.Popen(["sleep", "98762"])
 print("up", rank, attempt, flush=True)
-while not os.path.exists(os.environ["ENOUGH"]):
+end = time.monotonic() + 600
+while not os.path.exists(os.environ["ENOUGH"]) and time.monotonic() < end:
     time.sleep(0.05)
 child.kill()
 if rank == "1":

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import paramiko
 import pytest
+from msgspec.structs import replace
 
 from mesh.backends.ssh.hostkeys import Checker
+from mesh.config.tpu import TpuName
 from mesh.core.errors import HostUnreachable
+from tests.unit.test_tpus import OUTSIDE, hosts_of, node
 
 OLD, NEW = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
 OTHER_KIND = paramiko.RSAKey.generate(1024)
@@ -98,6 +101,21 @@ def test_a_changed_key_is_refused_with_both_fingerprints(known: Path) -> None:
         assert printed.stdout.split()[1].decode() in str(raised.value)
     assert f"{known}:2" in str(raised.value)
     assert raised.value.hint.endswith(f"ssh-keygen -R 'tpu-1' -f {known}")
+
+
+def test_another_tpu_at_the_same_address_has_a_key_of_its_own(known: Path) -> None:
+    """Keys are recorded by the ids of TPUs: the new one has its own, and that is no key of the old one."""
+    old, new = (
+        hosts_of(TpuName(name="pod"), replace(node("pod", OUTSIDE), id=number)).hosts[0] for number in ("7", "8")
+    )
+    assert old.address == new.address
+    checker(known, old.key_alias).check(OLD)
+    checker(known, new.key_alias).check(NEW)
+    for host, key, other in ((old, OLD, NEW), (new, NEW, OLD)):
+        checker(known, host.key_alias).check(key)
+        with pytest.raises(HostUnreachable, match="its host key has changed"):
+            checker(known, host.key_alias).check(other)
+    assert len(known.read_text().splitlines()) == 2
 
 
 def test_a_key_of_another_kind_is_a_change_too(known: Path) -> None:

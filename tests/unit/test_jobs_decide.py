@@ -630,7 +630,7 @@ def test_a_timer_is_wanted_only_where_it_changes_something() -> None:
 
 
 CLOUD_WORDS = ("lost", "sick", "silent-lost", "deleting", "seen-deleting", "old-deleting", "old-absent")
-OVER_WORDS = ("lost-and-over", "unlisted", "old-unlisted")
+OVER_WORDS = ("lost-and-over", "unlisted", "old-unlisted", "old-ready", "old-lost-in-part")
 
 
 class Lives(RuleBasedStateMachine):

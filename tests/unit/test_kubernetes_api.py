@@ -20,6 +20,7 @@ from mesh.backends.pods import channel as channels
 from mesh.backends.pods.api import Api, ApiAway, ApiFailed, only
 from mesh.backends.pods.backend import PodsBackend
 from mesh.backends.pods.channel import ExecChannel
+from mesh.backends.pods.objects import Things
 from mesh.config.podspec import MadePods, PodTemplate
 from mesh.core.cluster import Host, PodPlace
 from mesh.core.errors import HostUnreachable, MeshError, UsageError
@@ -218,6 +219,7 @@ def test_a_command_that_gives_up_leaves_pods_that_another_one_uses(
         running = {"name": render.CONTAINER, "state": {"running": {}}}
         cluster.change_status(pod["metadata"]["name"], phase="Running", containerStatuses=[running])
         mine._give_up(uid, [], waiters, is_new=True)
+        mine._give_up(uid, mine._api.get(mine._api.pods, Things).items or (), waiters, is_new=False)
     assert everything(cluster) == {"pods": {pod["metadata"]["name"]}, "configmaps": {"mesh-gpus-ana"}}
     with Waiters(records, mine._place) as waiters:
         waiters.note(uid)

@@ -145,6 +145,24 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
         "preparing",
         "make start delete make",
     ),
+    "nor beside some that are listed as ready after all": (
+        SOON,
+        f"{OVER} old-ready granted made ready old-unlisted",
+        "preparing",
+        "make start delete make",
+    ),
+    "or of which some are": (
+        SOON,
+        f"{OVER} old-unlisted granted made old-lost-in-part ready old-unlisted",
+        "preparing",
+        "make start delete make",
+    ),
+    "which are waited for as others are": (
+        CLOUD,
+        f"{OVER} deleting ready unlisted @30 timer",
+        "recovering",
+        "make start delete",
+    ),
     "machines that never came are waited for": (SOON, "granted made lost", "recovering", "make delete"),
 }
 

@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from mesh.app.bucket import place_of
+from mesh.cli import otheroptions as x
+from mesh.cli.others import multihost_job_flags
+from mesh.cli.parser import parse
+from mesh.cli.program import COMMANDS
 from mesh.compat.maxtextjob import PREAMBLE, MultihostJob, job_of, tpu_of
 from mesh.core.errors import UsageError
 from mesh.core.job import LogNames
 from mesh.core.tpu import Pricing, Provision, TpuSpec
+from tests.conftest import REPOSITORY
 
 LEAST = MultihostJob(command="bash setup.sh", bucket_name="gs://bucket", project="lab", zone="us-central2-b")
+
+
+# The command lines of docs/machines.md and of `mesh multihost-job --help`, and what they ask for.
+EXAMPLES = {
+    '--COMMAND="bash setup.sh; python3 train.py" --BUCKET_NAME=my-bucket --RUN_NAME=r1': ("r1", "", 2),
+    '--COMMAND="bash setup.sh; python3 train.py" --BUCKET_NAME=logs': ("", "", 2),
+    '--COMMAND="bash x.sh" --BUCKET_NAME=logs --CQR_EXTRA_ARGS=--reserved': ("", "--reserved", 2),
+}
+
+
+def test_every_example_is_a_job_with_the_machines_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (REPOSITORY / "docs/machines.md").read_text()
+    written = [*re.findall(r"^    (mesh multihost-job .*)$", page, re.MULTILINE)]
+    written += [line for line, _ in COMMANDS["multihost-job"].examples]
+    assert {line.removeprefix("mesh multihost-job ") for line in written} == EXAMPLES.keys()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for words, (name, pricing, slices) in EXAMPLES.items():
+        given = parse(COMMANDS["multihost-job"], shlex.split(words))
+        flags = replace(multihost_job_flags(given), project="lab", zone="us-central2-b")
+        spec = job_of(flags)
+        assert spec.command.words[-1].endswith(given[x.JOB_COMMAND])
+        assert spec.name == name or (not name and spec.name)
+        assert spec.logs == f"gs://{given[x.BUCKET_NAME]}/{spec.name}"
+        assert tpu_of(flags, spec.name).pricing is (Pricing.RESERVED if pricing else Pricing.ONDEMAND)
+        assert spec.machines.units == 4 * slices
 
 
 def with_words(words: str, **flags: object) -> MultihostJob:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from mesh.core.cluster import Host, NodeSockets
-from mesh.core.events import Event, Exited, Gone, Interrupted, Locked, Lost, Ready, Tick
+from mesh.core.events import Event, Exited, Gone, Interrupted, Locked, Lost, PrepareFailed, Ready, Tick
 from mesh.core.nodes import Adopted, Kept, MoveAsked, Moving, RankReady, Released, Restarted
 from mesh.core.outcome import Cause
 from mesh.core.run import Group, Rules, RunSpec
@@ -132,7 +132,25 @@ def test_a_rank_whose_new_host_is_lost_meanwhile_starts_again_on_its_old_one() -
     run = Run()
     run.ask(1, to=2)
     assert run.lose(2) == []
-    assert run.release(1, 1) == [take(1, 1)]
+    assert run.release(1, 1) == [Moved(node=1, rank=1, why="spare-0 is lost"), take(1, 1)]
+    assert run.restarted(1, 1) == []  # the request was answered
+
+
+def test_a_rank_moves_though_its_host_has_started_it_again_before_the_order_to_release_it_came() -> None:
+    run = Run()
+    assert run.ask(1, to=2) == [Release(node=1, rank=1, grace=5.0)]
+    assert run.restarted(1, 1) == []
+    assert run.release(1, 1) == [take(1, 2)]
+    assert run.restarted(1, 2, attempt=2) == [Moved(node=1, rank=1, pid=77)]
+
+
+def test_no_rank_moves_to_a_host_whose_agent_is_ending_the_run() -> None:
+    run = Run()
+    run.ask(1, to=2)
+    ended = (PrepareFailed(time=1.0, node=node, step="agent", message="received SIGTERM") for node in (2, 3))
+    assert run.handle(*ended) == []
+    assert run.ask(0, to=3) == [Moved(node=0, rank=0, why="spare-1 is not connected")]
+    assert run.release(1, 1) == [Moved(node=1, rank=1, why="spare-0 is lost"), take(1, 1)]
 
 
 def test_a_rank_between_two_hosts_ends_with_the_run() -> None:

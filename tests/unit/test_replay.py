@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mesh.core.cluster import Host, place_ranks
 from mesh.core.events import Output, Started, Stream
 from mesh.core.masking import Masker, Secrets
+from mesh.core.nodes import Restarted
 from mesh.core.outcome import Cause, Outcome
 from mesh.rundir.grep import MATCH_CHARACTERS, LineFilter, matches
 from mesh.rundir.layout import INDEX, RECORD
@@ -91,6 +92,26 @@ def test_it_comes_back_in_its_order(chunks: list[tuple[int, Stream, int, float]]
         assert merged(replayed(directory, rest=False)) == merged(outputs)
         some = replayed(directory, ranks={1, 4}, streams=(Stream.STDERR,))
         assert merged(some) == merged([o for o in outputs if o.rank in (1, 4) and o.stream is Stream.STDERR])
+
+
+def test_the_prerun_of_each_host_comes_back_after_a_rank_has_moved(tmp_path: Path) -> None:
+    hosts = [Host(name=name, address="") for name in ("a", "b", "spare")]
+    spec = spec_of(run=RUN, command=("x",), spares=1)
+    sink = StoreSink(directory=tmp_path / RUN, spec=spec, cluster_name="pod", placement=spec.placed(hosts))
+    said = [(0, 0, b"on a\n"), (1, 1, b"on b, in more words\n"), (spec.placed(hosts).first(2), 2, b"on spare\n")]
+    for rank, node, data in said:
+        sink.handle(Output(time=1000.0 + node, node=node, rank=rank, stream=Stream.PRERUN, data=data))
+    sink.handle(Output(time=1010.0, node=1, rank=1, stream=Stream.STDOUT, data=b"before\n"))
+    sink.handle(Restarted(time=1011.0, node=2, rank=1, attempt=1, pid=7))
+    sink.handle(Output(time=1012.0, node=2, rank=1, stream=Stream.STDOUT, data=b"after\n"))
+    sink.close()
+    sink.finish(Outcome(run=RUN, exit_code=0, cause=Cause.COMPLETED, started=1.0, ended=2.0, moved=((1, 2),)))
+    found = by_log(replayed(tmp_path, streams=(Stream.STDOUT, Stream.PRERUN)))
+    assert found == {
+        (0, Stream.PRERUN): b"on a\n",
+        (1, Stream.PRERUN): b"on b, in more words\n",
+        (1, Stream.STDOUT): b"before\nafter\n",
+    }
 
 
 def test_more_records_than_are_read_together(tmp_path: Path) -> None:
@@ -309,3 +330,20 @@ def test_a_directory_with_masks_counts_the_bytes_of_the_hosts_wherever_a_crash_h
         # What follows on the host gives the rest of the log; a mask that was cut counts as one that is there.
         assert secrets.data(printed[:have]).startswith(masked[:size])
         assert len(secrets.data(printed[:have])) - size in (0, 1, 2)
+
+
+def test_prerun_of_spare_hosts_is_shown_and_a_host_keeps_its_own_after_its_rank_has_moved(tmp_path: Path) -> None:
+    hosts = [Host(name=name, address="") for name in "abcd"]
+    spec = spec_of(run=RUN, project="p", workspace=Path("/w"), command=("x",), nproc=1, spares=2)
+    placement = spec.placed(hosts)
+    sink = StoreSink(directory=tmp_path / RUN, spec=spec, cluster_name="pod", placement=placement)
+    for node, host in enumerate(hosts):
+        first, data = placement.first(node), f"of {host.name}\n".encode()
+        sink.handle(Output(time=1000.0 + node, node=node, rank=first, stream=Stream.PRERUN, data=data))
+    sink.handle(Restarted(time=1010.0, node=2, rank=1, pid=7, attempt=1))
+    end(sink)
+    assert read_record(tmp_path / RUN).placement.node(1) == 2
+    shown = replayed(tmp_path, streams=(Stream.PRERUN,))
+    assert [(one.node, one.data) for one in shown] == [(n, f"of {hosts[n].name}\n".encode()) for n in range(4)]
+    chosen = replayed(tmp_path, streams=(Stream.PRERUN,), ranks={1})
+    assert [(one.node, one.data) for one in chosen] == [(1, b"of b\n")]

@@ -131,14 +131,15 @@ ONLY_THE_READER = {
     *("a range that goes backwards", "a date for a host", "a tab", "no end", "no directory"),
     *("a key of SSH", "keep", "a user of a host", "no port", "a placeholder", "two ways"),
 }
-ONLY_READ = ("b, a", "40100-40000", "spares: ")  # in texts of BAD_SLICES that only the reader refuses
+# In texts of BAD_SLICES that only the reader refuses: it counts, and compares keys.
+ONLY_READ = ("b, a", "40100-40000", "spares: 1", "spares: 2")
 WRONG = [
     *((name, "cluster.yaml", text) for name, (text, _) in WRONG_CLUSTERS.items()),
     *((name, "cluster.yaml", f"pod:\n  backend: command\n  {text}\n") for name, (text, _) in WRONG_COMMANDS.items()),
     *(
         (text, "cluster.yaml", f"pod:\n  {text}\n")
         for text in BAD_SLICES
-        if not any(words in text for words in ONLY_READ)
+        if not any(part in text for part in ONLY_READ)
     ),
     *((name, "cluster.yaml", f"pod:\n  {text}\n") for name, (text, _) in WRONG_FILES.items()),
     *((name, "mesh.yaml", text) for name, (text, _) in WRONG_PROJECTS.items()),

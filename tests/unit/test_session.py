@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.agent.process.notes import NO_NOTES
+from mesh.core.errors import HostUnreachable
 from mesh.core.events import Connected, Event, Lost, Reconnected, Reconnecting
 from mesh.core.interfaces import Farewell
 from mesh.protocol.frames import Decoder, encode
@@ -166,19 +167,77 @@ def test_a_host_that_was_offered_no_channel_attaches_none() -> None:
 NO_AGENT: dict[str, object] = {"type": "no-agent", "left": [NO_NOTES]}
 
 
-def test_an_agent_that_its_client_has_left_alone_for_too_long_was_not_killed() -> None:
-    late = Answering(NO_AGENT)
-    left = iter([Answering(HELLO), late])
-    one = Session(0, 0, next(left), Callbacks(reopen=lambda: next(left, None)))
+def lose(
+    last: Answering | None, away_s: float, *misses: HostUnreachable, given_up: str = "", why: str = ""
+) -> tuple[Lost, list[str]]:
+    """Return the end of a host whose connection was away; last: the channel that comes then, if any does.
+
+    why: what the backend has; the other value: how often it was asked
+    """
+    asked: list[str] = []
+
+    def known() -> str:
+        asked.append(why)
+        return why
+
+    left = iter([Answering(HELLO)])
+    one = Session(0, 0, next(left), Callbacks(reopen=lambda: last, why=known))
     one.begin(BEGIN.replaced(return_within=30.0))
     one.start(["true"], [RankStart(rank=0, env={}, stdin=False)])
     events = one.events()
     assert [type(next(events)) for _ in range(2)] == [Connected, Reconnecting]
-    one._cut_at -= 40.0
+    assert one.absence.began is not None
+    one.absence.began -= away_s
+    for miss in misses:
+        one.absence.miss(miss)
+    if given_up:
+        one.give_up(given_up)
     (lost,) = events
     assert isinstance(lost, Lost)
-    assert lost.reason == "the connection was away for 40 s, and its agent ends the run after 30 s without a client"
-    assert (lost.killed_by, lost.is_clear) == ("", True)
+    return lost, asked
+
+
+API_AWAY = HostUnreachable("the API server was away (https://k: no answer)", step="api")
+NO_ROUTE = HostUnreachable("no route to host")
+
+
+def test_an_agent_that_its_client_has_left_alone_for_too_long_was_not_killed() -> None:
+    lost, _ = lose(Answering(NO_AGENT), 40.0)
+    assert lost.reason == "the client was away for 40 s, and its agent waits 30 s"
+    assert (lost.killed_by, lost.is_clear, lost.is_cut, lost.return_within) == ("", True, False, 30.0)
+
+
+def test_the_reason_of_a_late_return_is_the_api_server_whatever_came_later() -> None:
+    """A server that has just started may refuse what it grants a moment later."""
+    lost, asked = lose(
+        Answering(NO_AGENT), 33.0, NO_ROUTE, API_AWAY, HostUnreachable("pod p: forbidden", step="rights")
+    )
+    assert lost.reason == f"{API_AWAY} (the client was away for 33 s, and its agent waits 30 s)"
+    assert lost.is_clear
+    assert asked == []  # which may take seconds
+
+
+@pytest.mark.parametrize("given_up", ["", "silent for 60 s"])
+def test_a_client_that_never_comes_back_names_the_api_server(given_up: str) -> None:
+    lost, _ = lose(None, 60.0, API_AWAY, given_up=given_up)
+    assert lost.reason == f"{API_AWAY} (the client was away for 60 s, and its agent waits 30 s)"
+    assert (lost.is_clear, lost.is_cut, lost.return_within) == (False, True, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("away_s", "miss", "given_up", "reason"),
+    [
+        (60.0, NO_ROUTE, "", "the pod was deleted (the connection ended, and it could not be reached again)"),
+        (60.0, NO_ROUTE, "silent for 60 s", "the pod was deleted (silent for 60 s)"),
+        (20.0, API_AWAY, "silent for 60 s", "the pod was deleted (silent for 60 s)"),
+        (60.0, API_AWAY, "given up", "given up"),
+    ],
+)
+def test_a_host_that_is_not_reached_is_lost_for_another_reason(
+    away_s: float, miss: HostUnreachable, given_up: str, reason: str
+) -> None:
+    lost, _ = lose(None, away_s, miss, given_up=given_up, why="the pod was deleted")
+    assert (lost.reason, lost.return_within, lost.is_cut) == (reason, 0.0, True)
 
 
 def test_an_agent_that_was_killed_is_gone() -> None:

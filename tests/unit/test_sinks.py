@@ -34,6 +34,7 @@ from mesh.core.lines import LineCutter
 from mesh.core.module import ModuleStep
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import PrerunEntry
+from mesh.pages.verdicts import verdict_lines
 from mesh.rundir.writer import StoreSink
 from mesh.screen.jsonl import JsonSink
 from mesh.screen.output import Style
@@ -560,6 +561,54 @@ LAST_WORDS = st.sampled_from(
 def test_any_last_words_are_read(said: list[str]) -> None:
     found = raised(said)
     assert found is None or (found.error in found.lines and set(found.lines) <= {without_lead(x) for x in said})
+
+
+def away(node: int, is_clear: bool = True) -> Lost:
+    reason = "the API server was away (the client was away for 33 s, and its agent waits 30 s)"
+    return Lost(time=37.0, node=node, reason=reason, is_clear=is_clear, is_cut=not is_clear, return_within=30.0)
+
+
+AWAY_TOLD = "within 30 s: the API server was away (the client was away for 33 s, and its agent waits 30 s)"
+
+
+def test_a_client_that_could_not_come_back_in_time() -> None:
+    """Hosts are not lost then: their agents end the run by the rule."""
+    first = away(3)
+    alone = outcome(Cause.LOST, 76, first=first, lost=(first,), exits=(exited(1, by=15),), stopped=(1,))
+    assert summarize(alone) == [
+        f"the client could not come back to tpu-3 (rank 3) {AWAY_TOLD}",
+        "its agent ends rank 3 then, as the rule is; `mesh run -d` starts ranks that need no client",
+        "after it: rank 1 stopped by mesh",
+        "logs: /logs",
+    ]
+    all_hosts = tuple(away(node, is_clear=node % 2 == 0) for node in range(12))
+    assert summarize(outcome(Cause.LOST, 76, first=all_hosts[0], lost=all_hosts)) == [
+        f"the client could not come back to 12 hosts (ranks 0-11) {AWAY_TOLD}",
+        "their agents end ranks 0-11 then, as the rule is; `mesh run -d` starts ranks that need no client",
+        "logs: /logs",
+    ]
+    deleted = Lost(time=38.0, node=5, reason="the pod was deleted")
+    mixed = outcome(Cause.LOST, 76, first=first, lost=(first, away(1), deleted))
+    assert "after it: 1 more host lost" in summarize(mixed)
+
+
+def test_a_client_that_was_away_is_no_lost_host_in_run_json() -> None:
+    deleted = Lost(time=38.0, node=5, reason="the pod was deleted")
+    first = away(2)
+    ended = outcome(Cause.LOST, 76, first=first, lost=(first, away(1), deleted))
+    verdict = make_verdict(ended, PLACEMENT, lambda rank: [])
+    assert verdict is not None
+    told = verdict.to_json(PLACEMENT)
+    assert told["first"]["fact"] == "no client"
+    assert (told["first"]["hosts"], told["first"]["ranks"]) == (["tpu-2", "tpu-1"], [1, 2])
+    assert told["lost"] == ["tpu-5"]
+    lines = verdict_lines({"verdict": told})
+    assert lines == [*summarize(ended)[:2], "after it: lost: tpu-5"]
+
+
+def test_a_host_of_a_client_that_was_away_is_not_lost_on_the_terminal() -> None:
+    _, err = show(away(3))
+    assert err.decode().splitlines() == [f"error: host tpu-3: the client was not back {AWAY_TOLD}"]
 
 
 def test_a_verdict_that_blames_another_rank() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import socket
 import subprocess
@@ -15,14 +16,17 @@ from mesh.backends.slurm import commands
 from mesh.backends.slurm.accounting import account_line, accounted
 from mesh.backends.slurm.commands import end_of, fields_of, parsed, waits_for, words_of
 from mesh.backends.slurm.login import SHELL, Done, LocalLogin
+from mesh.backends.slurm.records import AllocationRecords
 from mesh.config.slurm import MadeAllocation, Warn
 from mesh.core.cluster import Host, place_ranks
+from mesh.core.errors import MeshError
 from mesh.core.events import Ended, Event, Exited, PrepareFailed
 from mesh.engine.announced import with_reasons
 from mesh.engine.slurmenv import slurm_environment
 from mesh.hosts.slurm import render
-from mesh.hosts.slurm.holder import FIRST_CLIENT_S, Ending, Hold, port_range
+from mesh.hosts.slurm.holder import FIRST_CLIENT_S, Ending, Hold, as_bytes, port_range, remove_own, sized
 from mesh.hosts.slurm.made import key_days
+from mesh.hosts.slurm.making import Made, Maker, NotOurs
 
 SOURCE = MadeAllocation(
     request={"nodes": "4", "partition": "gpu", "gres": "gpu:8", "constraint": "a|b c", "comment": "mine"},
@@ -40,6 +44,9 @@ def test_the_words_for_sbatch_and_srun_are_long_and_whole() -> None:
     assert not [word for word in words if "mine" in word]  # the holder writes the comment
     step = render.step_words(4, SOURCE.request)
     assert {"--overlap", "--nodes=4", "--gres=gpu:8", "--kill-on-bad-exit=0"} <= set(step)
+    listed = render.step_words(0, {"nodelist": "n[1-3]"})
+    assert not [one for one in listed if one.startswith(("--nodes", "--ntasks="))]
+    assert sized(listed, "3")[-2:] == ["--nodes=3", "--ntasks=3"]
 
 
 def test_a_client_reads_the_key_back_from_the_batch_script() -> None:
@@ -261,3 +268,118 @@ def test_slurms_variables_are_complete_and_fit_the_ranks() -> None:
         "SLURM_TASKS_PER_NODE": "2,1",
     }
     assert wanted.items() <= found.items()
+
+
+# Slurm's commands as scripts: a job is a file with its batch script, and its state and comment are files beside it.
+COMMANDS = {
+    "sbatch": "[ ! -e refuses ] || { echo refused >&2; exit 1; }; cat > 8.sh; echo RUNNING > 8; "
+    'echo "" > 8.comment; [ ! -e mute ] || kill -9 $$; echo 8',
+    "squeue": '[ ! -e troubled ] || { rm troubled; echo "Socket timed out" >&2; exit 1; }; for one in [0-9]; do '
+    '[ ! -e $one ] || echo "$one|$(cat $one)|None|N/A|N/A|n1|n1|$(cat $one.comment)"; done; '
+    "if [ -e finished ]; then rm -f 7 finished; fi",
+    "scancel": "rm $1; echo $1 >> cancelled",
+    "scontrol": 'case "$1 $2" in "write batch_script") cat $3.sh;; "show config") echo "KillWait = 30 sec";; '
+    '"show job") echo "JobId=$3 JobState=COMPLETED Comment=$(cat $3.comment)";; *) exit 1;; esac',
+}
+
+
+class PlayedSlurm:
+    """Commands of Slurm in a directory that begins PATH."""
+
+    def __init__(self, directory: Path, patch: pytest.MonkeyPatch) -> None:
+        self.place = directory
+        (directory / "bin").mkdir()
+        for name, text in COMMANDS.items():
+            (directory / "bin" / name).write_text(f"#!/bin/sh\ncd {directory}\n{text}\n")
+            (directory / "bin" / name).chmod(0o755)
+        patch.setenv("PATH", f"{directory}/bin:{os.environ['PATH']}")
+        source = MadeAllocation(request={"nodes": "1"}, start_timeout=5.0)
+        made = Made(cluster="big", source=source, python="python3", login="")
+        records = AllocationRecords({"XDG_STATE_HOME": str(directory / "state")})
+        self.maker = Maker(LocalLogin(), made, records, None, lambda: "KEY", lambda: b"zip")
+
+    def add(self, job: str, script: str, state: str = "RUNNING", comment: str = "") -> None:
+        for suffix, text in (("", state), (".sh", script), (".comment", comment)):
+            (self.place / f"{job}{suffix}").write_text(f"{text}\n")
+
+    def script(self) -> str:
+        source = self.maker.made.source
+        given = render.values(source, "OLD", b"zip", "python3", [], digest=self.maker.made.digest)
+        return render.script_of(given, "python3")
+
+    @property
+    def cancelled(self) -> list[str]:
+        place = self.place / "cancelled"
+        return place.read_text().split() if place.exists() else []
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedSlurm:
+    return PlayedSlurm(tmp_path, monkeypatch)
+
+
+def test_a_job_whose_submission_was_not_answered_is_cancelled_and_no_other_one(slurm: PlayedSlurm) -> None:
+    (slurm.place / "mute").touch()
+    slurm.add("7", "#!/bin/sh\n", state="COMPLETING")
+    with pytest.raises(MeshError, match="sbatch"):
+        slurm.maker.ensure()
+    assert slurm.cancelled == ["8"]
+
+
+def test_a_job_that_cannot_be_recorded_is_cancelled(slurm: PlayedSlurm) -> None:
+    state = slurm.place / "state/mesh/allocations"
+    (state / "here-8.json").mkdir(parents=True)
+    with pytest.raises(MeshError, match="cannot write"):
+        slurm.maker.ensure()
+    assert slurm.cancelled == ["8"]
+
+
+def test_a_refused_submission_cancels_nothing(slurm: PlayedSlurm) -> None:
+    (slurm.place / "refuses").touch()
+    slurm.add("7", slurm.script(), state="COMPLETING")
+    with pytest.raises(MeshError, match="sbatch: refused"):
+        slurm.maker.ensure()
+    assert slurm.cancelled == []
+
+
+def test_a_job_of_another_maker_is_refused_before_it_is_cancelled(slurm: PlayedSlurm) -> None:
+    slurm.add("7", "#!/bin/sh\nsleep 100\n")
+    job = slurm.maker.job()
+    assert job is not None
+    with pytest.raises(NotOurs, match="job 7 is not one of mesh"):
+        slurm.maker.check_ours(job)
+    slurm.add("7", slurm.script())
+    slurm.maker.check_ours(job)
+
+
+def test_a_wait_lasts_while_slurm_does_not_answer(slurm: PlayedSlurm) -> None:
+    slurm.add("7", slurm.script(), comment="mesh n1:5")
+    (slurm.place / "troubled").touch()
+    waiting = commands.Job(job="7", state="RUNNING")
+    assert slurm.maker._wait(waiting).address == "n1:5"
+
+
+def test_an_allocation_that_ends_unused_meanwhile_is_asked_for_again(slurm: PlayedSlurm) -> None:
+    slurm.add("7", slurm.script(), comment="mesh ended: nobody has used it for 5 s")
+    (slurm.place / "finished").touch()
+    sbatch = slurm.place / "bin/sbatch"
+    sbatch.write_text(sbatch.read_text().replace('echo "" > 8', "echo mesh n1:5 > 8"))
+    job, record = slurm.maker.ensure()
+    assert (job.job, record.key, record.address, slurm.cancelled) == ("8", "KEY", "n1:5", [])
+
+
+def test_a_comment_reaches_the_holder_whole() -> None:
+    source = MadeAllocation(request={"nodes": "1", "comment": "r\u00e4nks \U0001f680"})
+    given = render.values(source, "KEY", b"zip", "python3", [])
+    call = render.text_of(given).rpartition("main(Given(**")[2].strip().removesuffix("))")
+    assert as_bytes(eval(call)["comment"]).decode() == "r\u00e4nks \U0001f680"
+
+
+def test_a_holder_removes_its_own_file_and_no_other_one(tmp_path: Path) -> None:
+    place = tmp_path / "7.json"
+    remove_own(str(place), "mine")
+    place.write_text("theirs")
+    remove_own(str(place), "mine")
+    assert place.exists()
+    remove_own(str(place), "theirs")
+    assert not place.exists()

@@ -412,3 +412,14 @@ def test_the_program_writes_its_port_and_ends_when_it_is_idle_for_long(tmp_path:
     argv = [sys.executable, "-I", "-S", str(path), "board", "--address", LOOPBACK, "--hold", "0.1"]
     done = subprocess.run(argv, input=credentials.encode(), capture_output=True, check=True, timeout=60)
     assert json.loads(done.stdout)["port"] > 0
+
+
+def test_a_node_whose_switchboard_is_gone_gives_up(credentials: str) -> None:
+    with socket.socket() as closed:  # bound, and nobody listens
+        closed.bind((LOOPBACK, 0))
+        program = (
+            "import sys; from mesh.agent.switchboard import node; node.GIVE_UP_S = 0.1; "
+            f"node.Node([('{LOOPBACK}', {closed.getsockname()[1]})], 'n', sys.stdin.read()).run()"
+        )
+        done = subprocess.run([sys.executable, "-c", program], input=credentials.encode(), check=False, timeout=120)
+    assert done.returncode == 0

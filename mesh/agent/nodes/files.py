@@ -1,4 +1,4 @@
-"""The private directory of a run's nodes: addresses, key, payloads and Unix sockets, which end with the run."""
+"""The private directory of a run's nodes, and their key and payloads, which are in memory. All end with the run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mesh.protocol.nodes import NodeAddress
 
 BOOK, KEY, PLAN = "nodes.json", "key.pem", "plan.json"
+PAYLOAD = "payload-"  # begins the name of a payload, before its hash
 COPY_BYTES = 1 << 20
 ENDED = "ended"  # begins the name of an empty file, before the rank of a node that has ended for good
 RESULT = "kept"  # begins the name of a file with the result of a node, before its rank
@@ -27,6 +28,7 @@ class NodeFiles:
         """Name the directory; nothing is made yet."""
         self.path = node_directory(run, node)
         self._is_made = False
+        self._memory: dict[str, int] = {}  # descriptors of files without a place, by name
 
     def make(self) -> None:
         """Make the directory, in place of one that a killed agent has left. Raises OSError."""
@@ -39,14 +41,15 @@ class NodeFiles:
         """Return the path of a file in the directory."""
         return os.path.join(self.path, name)
 
-    def payload(self, name: str) -> str:
-        """Return the path of a payload. name: its hash; "" for no payload, which has no path"""
-        return self.place("payload-" + name) if name else ""
+    def descriptor(self, name: str) -> int:
+        """Return the descriptor of a file in memory, which a node inherits; -1 if there is none of this name."""
+        return self._memory.get(name, -1)
 
     def write_addresses(self, nodes: Sequence[NodeAddress], credentials: str) -> None:
         """Write the addresses of all nodes, and the key that they show each other. Raises OSError."""
         self.write_book(nodes)
-        self._write(KEY, credentials.encode())
+        os.ftruncate(self._in_memory(KEY), 0)
+        self._append(KEY, credentials.encode())
 
     def write_book(self, nodes: Sequence[NodeAddress]) -> None:
         """Write the addresses of all nodes in one step, because nodes may be reading. Raises OSError."""
@@ -64,7 +67,7 @@ class NodeFiles:
 
     def add_to_payload(self, name: str, data: bytes) -> None:
         """Append a piece to a payload. Raises OSError."""
-        self._write("payload-" + name, data, os.O_APPEND)
+        self._append(PAYLOAD + name, data)
 
     def note_end(self, rank: int) -> None:
         """Note that a node has ended for good, for clients that wait for its result. A full disk loses it."""
@@ -93,15 +96,41 @@ class NodeFiles:
             pass
 
     def remove(self) -> None:
-        """Remove the directory and all that is in it."""
+        """Remove the directory and all that is in it, and close the files in memory."""
+        for descriptor in self._memory.values():
+            os.close(descriptor)
+        self._memory = {}
         if self._is_made:
             remove_tree(self.path)
 
-    def _write(self, name: str, data: bytes, more: int = os.O_TRUNC) -> None:
-        descriptor = os.open(self.place(name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | more, 0o600)
+    def _in_memory(self, name: str) -> int:
+        """Return the descriptor of a file in memory, made if need be. Raises OSError.
+
+        A Python that was built without memfd_create(2) makes a file whose name is removed at once.
+        """
+        if name not in self._memory:
+            if hasattr(os, "memfd_create"):
+                self._memory[name] = os.memfd_create(name)
+            else:
+                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                self._memory[name] = os.open(self.place(name), flags, 0o600)
+                os.unlink(self.place(name))
+        return self._memory[name]
+
+    def _append(self, name: str, data: bytes) -> None:
+        descriptor = self._in_memory(name)
+        os.lseek(descriptor, 0, os.SEEK_END)
+        _write_all(descriptor, data)
+
+    def _write(self, name: str, data: bytes) -> None:
+        descriptor = os.open(self.place(name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_TRUNC, 0o600)
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
+            _write_all(descriptor, data)
         finally:
             os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

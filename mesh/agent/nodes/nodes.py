@@ -10,7 +10,7 @@ from mesh.agent.base.errors import hint, why
 from mesh.agent.base.light import dumps, partial
 from mesh.agent.link.journal import journal_directory
 from mesh.agent.nodes.control import ControlChannel
-from mesh.agent.nodes.files import BOOK, KEY, RESULT, NodeFiles
+from mesh.agent.nodes.files import BOOK, KEY, PAYLOAD, RESULT, NodeFiles
 from mesh.agent.nodes.reports import how_ended, news, send_result
 from mesh.agent.nodes.sockets import ListeningSockets
 from mesh.agent.process.spawning import Setting
@@ -98,7 +98,7 @@ class Nodes:
             self._close_sockets(node)
 
     def take_program(self, request: Program) -> None:
-        """Write the addresses of all nodes, and their key."""
+        """Write the addresses of all nodes, and take their key."""
         self._book = request.nodes
         try:
             self._files.make()
@@ -321,11 +321,13 @@ class Nodes:
             "MESH_CONTROL_FD": str(FIRST_DESCRIPTOR),
             "MESH_NODE_SOCKETS": dumps(names),
             "MESH_ADDRESS_BOOK": self._files.place(BOOK),
-            "MESH_LINK_KEY": self._files.place(KEY),
-            "MESH_PAYLOAD": self._files.payload(node.about.payload),
         }
+        for variable, file in (("MESH_LINK_KEY", KEY), ("MESH_PAYLOAD", PAYLOAD + node.about.payload)):
+            if (descriptor := self._files.descriptor(file)) >= 0:
+                number = FIRST_DESCRIPTOR + len(keep)
+                keep[number], variables[variable] = descriptor, f"/proc/self/fd/{number}"
         environment = dict(setting.environment)
-        environment.update({name.encode(): os.fsencode(value) for name, value in variables.items() if value})
+        environment.update({name.encode(): os.fsencode(value) for name, value in variables.items()})
         own_setting = Setting(environment, setting.directory, setting.umask, setting.limits, setting.cgroup)
         try:
             rank = start_rank(node.about.rank, argv, own_setting, wants_stdin, keep)

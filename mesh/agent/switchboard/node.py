@@ -1,7 +1,8 @@
 """The program on each node of an allocation: it connects to the switchboard, and starts agents for clients.
 
-It connects again for as long as it lives, so that a switchboard that is started again finds its nodes. It ends no
-agent, but when it is stopped itself: then each one gets SIGTERM, and it stays until they have gone.
+It connects again, so that a switchboard that is started again finds its nodes. Without an agent it gives up after
+GIVE_UP_S: its switchboard was killed. It ends no agent, but when it is stopped itself: then each one gets SIGTERM, and
+it stays until they have gone.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ CONNECT_TIMEOUT_S = 5.0
 GREETING_TIMEOUT_S = 10.0  # for the switchboard to answer a connection
 BUSY_INTERVAL_S = 2.0  # between two reports
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+GIVE_UP_S = 600.0  # without a switchboard and without an agent, after which it ends
 LAST_FRAMES_S = 2.0  # for them to be sent at the end
 
 
@@ -45,6 +47,7 @@ class Node:
         self._board: Connection | None = None
         self._is_welcome = False
         self._dial_at, self._tries = 0.0, 0
+        self._alone_since = time.monotonic()  # has an answer of the switchboard no more, or not yet
         self._report_at = 0.0
         self._streams: dict[int, Stream] = {}
         self._children: dict[int, Child] = {}  # by process id; some without a stream
@@ -59,9 +62,11 @@ class Node:
         until = float("inf")
         while time.monotonic() < until:
             self._turn()
+            if self._is_forsaken():
+                self._stop()
             if self._is_ending and not self._children and until == float("inf"):
                 until = time.monotonic() + LAST_FRAMES_S
-            if until < float("inf") and (self._board is None or not self._board.wants_to_write):
+            if until < float("inf") and (self._board is None or not (self._streams or self._board.wants_to_write)):
                 break
         if self._board is not None:
             self._board.finish(LAST_FRAMES_S)
@@ -82,6 +87,10 @@ class Node:
             ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         except (ImportError, AttributeError, OSError):  # orphans go to init then
             pass
+
+    def _is_forsaken(self) -> bool:
+        is_alone = not self._children and (self._board is None or not self._is_welcome)
+        return is_alone and time.monotonic() > self._alone_since + GIVE_UP_S
 
     def _stop(self) -> None:
         """Send SIGTERM to every agent. Called by the handler of a signal as well."""
@@ -253,6 +262,7 @@ class Node:
             self._close(stream)
         if self._is_welcome:
             self._tries, self._dial_at = 0, time.monotonic() + PAUSES_S[0]
+            self._is_welcome, self._alone_since = False, time.monotonic()
 
     def _handle(self, kind: bytes, number: int, data: bytes) -> None:
         """Act on one frame. Raises BadFrame."""

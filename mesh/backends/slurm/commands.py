@@ -78,10 +78,12 @@ class Job(Struct, frozen=True, kw_only=True):
 
         >>> Job(job="1", state="RUNNING", comment="mesh 10.0.0.1:4711 mine").address
         '10.0.0.1:4711'
+        >>> Job(job="1", state="RUNNING", comment="mesh ended: its time is up").address
+        ''
         """
         words = self.comment.split()
-        has_one = len(words) > 1 and words[0] == MARK and ":" in words[1] and not self.is_ending
-        return words[1] if has_one else ""
+        is_address = len(words) > 1 and words[0] == MARK and words[1].rpartition(":")[2].isdecimal()
+        return words[1] if is_address and ":" in words[1] else ""
 
     @property
     def is_ending(self) -> bool:

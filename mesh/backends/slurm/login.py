@@ -105,6 +105,8 @@ class SshLogin:
         channel = self._session()
         try:
             return _finished(channel, argv, data, timeout)
+        except TimeoutError as error:
+            raise MeshError(f"{argv[0]}: no answer within {timeout:g} s", hint="scontrol ping") from error
         except OSError as error:
             raise MeshError(f"{self.name}: {argv[0]}: the connection has ended ({error})") from error
         finally:

@@ -77,8 +77,9 @@ class AllocationRecords:
             return None
 
     def remove(self, name: str) -> None:
-        """Remove a record; it is no error if there is none."""
-        self._place(name).unlink(missing_ok=True)
+        """Remove a record; it is no error if there is none, or if it cannot be removed."""
+        with contextlib.suppress(OSError):
+            self._place(name).unlink()
 
     @contextlib.contextmanager
     def alone(self, cluster: str) -> Iterator[None]:

@@ -66,7 +66,8 @@ class Line:
             self._changed.wait_for(lambda: self._is_welcome or self._refusal or self._is_over, WELCOME_TIMEOUT_S)
             if self._is_welcome and not self._is_over:
                 return
-            why, refusal = self._why, self._refusal
+            why = self._why if self._is_over else f"nothing came within {WELCOME_TIMEOUT_S:g} s"
+            refusal = self._refusal
         self.close()
         if refusal:
             hint = "end the allocation, and make another one, with this version of mesh: `mesh down CLUSTER`"

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Protocol
 
+from mesh.agent.switchboard.connection import TCP_USER_TIMEOUT, USER_TIMEOUT_MS
 from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.interfaces import Channel, Farewell
 
@@ -81,11 +82,18 @@ def tcp(host: str, port: int, timeout: float = CONNECT_TIMEOUT_S) -> Connect:
             own = socket.create_connection((host, port), timeout)
         except OSError as error:
             raise HostUnreachable(f"the switchboard at {host} port {port}: {error.strerror or error}") from error
-        own.settimeout(None)
-        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return SocketChannel(own)
+        return channel_of(own)
 
     return connect
+
+
+def channel_of(own: socket.socket) -> SocketChannel:
+    """Return a connected socket as a channel, which ends if the other end takes nothing for USER_TIMEOUT_MS."""
+    own.settimeout(None)
+    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with contextlib.suppress(OSError):  # not on Linux
+        own.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+    return SocketChannel(own)
 
 
 def relay_argv(host: str, port: int, python: str = "python3") -> list[str]:

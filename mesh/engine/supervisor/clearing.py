@@ -52,7 +52,7 @@ class Clearing:
         elif event.is_cut:
             self.doubt(event.node, f"connection lost. {self._end_of_lease('Its ranks', 'end')}")
         else:
-            self.doubt(event.node, "lost; its agent ends the run there as soon as it notices")
+            self.doubt(event.node, "lost before it reported that all is gone there")
 
     def lose_at_end(self, event: Lost) -> None:
         """Note that a host is lost after its ranks have ended, or were ordered to."""

@@ -48,6 +48,7 @@ class Moves:
         self._moving: dict[int, _Move] = {}  # by rank
         self._attempts: dict[int, int] = {}  # of ranks that were started again
         self._losses: dict[int, int] = {}  # how often a rank has lost its host
+        self._ending: set[int] = set()  # hosts whose agents are ending the run there, though they have not left
         self.moved: dict[int, int] = {}  # where ranks are that have moved
 
     def take(self, event: Event) -> list[Order]:
@@ -63,7 +64,9 @@ class Moves:
                 return self._start(rank)
             case Restarted(rank=rank, attempt=attempt, pid=pid):
                 self._attempts[rank] = attempt
-                return self._answer(rank, pid=pid)
+                move = self._moving.get(rank)
+                # Before it has left, its old host has started it again by itself, and releases the new process.
+                return self._answer(rank, pid=pid) if move is not None and move.has_left else []
             case Exited(rank=rank):
                 return self._answer(rank, why="the run is ending")
         return []
@@ -91,7 +94,7 @@ class Moves:
     def _unfit(self, rank: int, to: int) -> str:
         """Return why a host can take no rank; "" if it can take this one."""
         home, name = self._begin.node(rank), self._state.name(to)
-        if self._state.phases[to] is not Phase.RUNNING:
+        if not self._may_take(to):
             return f"{name} is not connected"
         if to < self._begin.count and to != home:
             return f"{name} is no spare host: it has ranks of its own"
@@ -99,6 +102,9 @@ class Moves:
         if other := next((one for one in others if self._begin.node(one) != home), None):
             return f"{name} has ranks of {self._state.name(self._begin.node(other))} already"
         return ""
+
+    def _may_take(self, node: int) -> bool:
+        return self._state.phases[node] is Phase.RUNNING and node not in self._ending
 
     def _tell(self, rank: int, to: int, seconds: float = 0.0, why: str = "") -> list[Order]:
         state, node = self._state, self._state.placement.node(rank)
@@ -115,10 +121,12 @@ class Moves:
         move.after = f"signal {event.signal}" if event.signal else f"exit {event.code}"
         if state.cause is not None:
             return self._end(rank, move)
-        if state.phases[move.to] is not Phase.RUNNING:  # it was lost meanwhile
-            move.to = move.origin
+        refused: list[Order] = []
+        if not self._may_take(move.to):  # it was lost meanwhile
+            refused = self._dropped(rank, move)
+            move.to, move.asked = move.origin, False
         self._program.note(rank, "restarting", event.attempt, told_end(event.code, event.signal))
-        return self._place(rank, move)
+        return [*refused, *self._place(rank, move)]
 
     def _place(self, rank: int, move: _Move) -> list[Order]:
         """Have the new host take a rank."""
@@ -192,6 +200,10 @@ class Moves:
         if move is None or not move.asked or self._state.phases[move.origin] is Phase.OVER:
             return []
         return [Moved(node=move.origin, rank=rank, why=f"{self._state.name(move.to)} is lost")]
+
+    def shun(self, node: int) -> None:
+        """Move no rank to a host whose agent ends the run there."""
+        self._ending.add(node)
 
     def lose(self, event: Lost) -> list[Order]:
         """Drop the moves of ranks whose host is lost, and whose loss counts."""

@@ -143,6 +143,7 @@ class Supervisor:
             case Ready():
                 return self._steps.ready(event)
             case PrepareFailed(time=time, node=node, message=reason, killed_by=by):
+                self._moves.shun(node)
                 if self._state.ranks.started and event.step != "start":  # the agent itself was ordered to end
                     return self._lose(Lost(time=time, node=node, reason=reason, killed_by=by), Phase.RUNNING)
                 return self._fail(event, Cause.PREPARE)

@@ -31,6 +31,8 @@ COMMAND_TIMEOUT_S = 20.0
 STOP_S = 10.0  # for idle nodes to end
 STDERR_BYTES = 2000  # of srun, for the last words
 REASON_TRIES, REASON_PAUSE_S = 3, 0.2  # until Slurm has the reason of a SIGTERM
+PUBLISH_TRIES, PUBLISH_PAUSE_S = 3, 1.0  # to write the comment of the job
+UNUSED = "nobody has used it"  # begins the reason of an idle allocation
 HIDDEN = ("SLURM", "SRUN", "SBATCH", "PMI", "PMIX")  # variables of a step with one task on each node begin so
 
 
@@ -121,6 +123,7 @@ class Holder:
         self._step: subprocess.Popen[bytes] | None = None
         self._reason = ""  # why the allocation is being ended
         self._signalled = False
+        self._words = os.memfd_create("srun")  # its standard error; a pipe that nobody reads would stop it
         self._end, self._look_at = 0.0, 0.0
 
     def listen(self) -> int:
@@ -130,17 +133,15 @@ class Holder:
         sys.path.insert(0, f"/proc/self/fd/{held}")
         from mesh.agent.switchboard.board import Board
 
-        ports = tuple(self._given.ports) if any(self._given.ports) else srun_ports()
+        ports = tuple(self._given.ports) if any(self._given.ports) else port_range(printed("show", "config"))
         self._board = Board(self._given.key, ports)
         return self._board.listen()
 
-    def run(
-        self, port: int, addresses: Sequence[str], before_end: Callable[[str], object] = lambda reason: None
-    ) -> str:
+    def run(self, port: int, addresses: Sequence[str], before_end: Callable[[str], object]) -> str:
         """Hold the allocation until nobody uses it, or it is ended; return why.
 
         port, addresses: at which nodes reach the switchboard
-        before_end: called once with the reason, before any connection ends
+        before_end: called before any connection ends, with the reason; "" if Slurm ends it
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
@@ -154,8 +155,8 @@ class Holder:
             wall = time.time()
             board.run_once(min(TURN_S, ending.next_in(self._end, wall)))
             if self._signalled and not self._reason:
+                before_end("")
                 self._reason = self._why()
-                before_end(self._reason)
                 board.stop_nodes(self._reason)
                 board.notify_clients("the allocation is being ended: " + self._reason)
             wall = time.time()
@@ -169,12 +170,13 @@ class Holder:
                 board.notify_nodes(f"signal {given.warn[0]:g}")
             assert self._step is not None
             if self._step.poll() is not None:
+                reason = self._reason or f"its step has ended ({self._last_words()})"
                 if not self._reason:
-                    self._reason = f"its step has ended ({self._last_words()})"
-                    before_end(self._reason)
-                return self._reason
+                    self._reason = reason
+                    before_end(reason)
+                return reason
             if not self._reason and hold.is_over(board.idle_since, time.monotonic(), wall):
-                self._reason = f"nobody has used it for {in_words(max(given.hold, IDLE_MIN_S))}"
+                self._reason = f"{UNUSED} for {in_words(max(given.hold, IDLE_MIN_S))}"
                 before_end(self._reason)
                 board.stop_nodes(self._reason)
                 stop_at = time.monotonic() + STOP_S
@@ -182,6 +184,9 @@ class Holder:
                 self._stop_step()
 
     def close(self) -> None:
+        """End the step, if it goes on, and the switchboard."""
+        if self._step is not None and self._step.poll() is None:
+            self._stop_step()
         if self._board is not None:
             self._board.close()
 
@@ -189,13 +194,14 @@ class Holder:
 
     def _start_step(self, port: int, addresses: Sequence[str]) -> None:
         given = self._given
-        argv = ["srun", *given.srun, given.python, "-I", "-S", "-c", given.task]
+        options = sized(given.srun, os.environ.get("SLURM_JOB_NUM_NODES", ""))
+        argv = ["srun", *options, given.python, "-I", "-S", "-c", given.task]
         environ = {key: value for key, value in os.environ.items() if key != "SLURM_EXPORT_ENV"}
         self._step = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=self._words,
             env=environ,
             start_new_session=True,
         )
@@ -221,12 +227,11 @@ class Holder:
     def _last_words(self) -> str:
         """Return the last line that srun has written to its standard error."""
         assert self._step is not None
-        assert self._step.stderr is not None
         if self._step.returncode < 0:
             return f"srun was killed by signal {-self._step.returncode}"
-        os.set_blocking(self._step.stderr.fileno(), False)
-        words = (self._step.stderr.read() or b"").decode("utf-8", "replace").strip().splitlines()
-        return words[-1][-STDERR_BYTES:] if words else f"exit {self._step.returncode}"
+        begin = max(0, os.fstat(self._words).st_size - STDERR_BYTES)
+        words = os.pread(self._words, STDERR_BYTES, begin).decode("utf-8", "replace").strip().splitlines()
+        return words[-1] if words else f"exit {self._step.returncode}"
 
     # ---- Slurm
 
@@ -252,15 +257,28 @@ class Holder:
         return time_of(scontrol("show", "job", self._job).get("EndTime", ""))
 
 
+def sized(words: Sequence[str], nodes: str) -> list[str]:
+    """Return the options of srun with the number of the job's nodes, if they have none.
+
+    >>> sized(["--mem=0"], "2"), sized(["--nodes=3"], "2"), sized([], "")
+    (['--mem=0', '--nodes=2', '--ntasks=2'], ['--nodes=3'], [])
+    """
+    is_sized = not nodes or any(one.startswith("--nodes=") for one in words)
+    return [*words, *([] if is_sized else [f"--nodes={nodes}", f"--ntasks={nodes}"])]
+
+
 def scontrol(*words: str) -> dict[str, str]:
     """Return the fields that scontrol shows; {} if it fails."""
+    return dict(word.split("=", 1) for word in printed(*words).split() if "=" in word)
+
+
+def printed(*words: str) -> str:
+    """Return what scontrol prints; "" if it fails."""
     try:
-        done = subprocess.run(
-            ["scontrol", *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=COMMAND_TIMEOUT_S
-        )
+        done = subprocess.run(["scontrol", *words], capture_output=True, timeout=COMMAND_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
-        return {}
-    return dict(word.split("=", 1) for word in done.stdout.decode("utf-8", "replace").split() if "=" in word)
+        return ""
+    return done.stdout.decode("utf-8", "replace")
 
 
 def time_of(text: str) -> float:
@@ -271,23 +289,8 @@ def time_of(text: str) -> float:
         return 0.0
 
 
-def srun_ports() -> tuple[int, int]:
-    """Return the first and the last port that the site opens between nodes for srun; (0, 0) for any."""
-    try:
-        done = subprocess.run(
-            ["scontrol", "show", "config"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=COMMAND_TIMEOUT_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return 0, 0
-    return port_range(done.stdout.decode("utf-8", "replace"))
-
-
 def port_range(config: str) -> tuple[int, int]:
-    """Return SrunPortRange in what `scontrol show config` prints; (0, 0) if it is not set.
-
-    >>> port_range("SrunEpilog = (null)\\nSrunPortRange           = 60001-63000\\n"), port_range("SrunPortRange = 0-0")
-    ((60001, 63000), (0, 0))
-    """
+    """Return SrunPortRange in what `scontrol show config` prints; (0, 0) if it is not set."""
     for line in config.splitlines():
         key, _, value = line.partition("=")
         first, _, last = value.strip().partition("-")
@@ -298,15 +301,24 @@ def port_range(config: str) -> tuple[int, int]:
 
 def publish(job: str, text: str) -> None:
     """Write the comment of a job."""
-    try:
-        subprocess.run(
-            ["scontrol", "update", "JobId=" + job, "Comment=" + text],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=COMMAND_TIMEOUT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        pass
+    words: list[str | bytes] = ["scontrol", "update", "JobId=" + job, as_bytes("Comment=" + text)]
+    for attempt in range(PUBLISH_TRIES):
+        time.sleep(PUBLISH_PAUSE_S if attempt else 0.0)
+        try:
+            done = subprocess.run(words, capture_output=True, timeout=COMMAND_TIMEOUT_S)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if not done.returncode:
+            return
+
+
+def as_bytes(text: str) -> bytes:
+    """Return a text in UTF-8. JSON has written a character beyond U+FFFF as two, which Python does not join.
+
+    >>> as_bytes("a\\ud83d\\ude80") == "a\\U0001f680".encode()
+    True
+    """
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 def own_address() -> str:
@@ -319,13 +331,20 @@ def hold_batch(given: Given) -> None:
     """Be the batch script of an allocation that mesh has asked for. Its end is that of the allocation."""
     job, address = os.environ["SLURM_JOB_ID"], own_address()
     holder = Holder(given)
+
+    def withdraw(reason: str) -> None:
+        """Have no client take the address any more. Slurm's own end leaves no time for that."""
+        if reason:
+            publish(job, f"{given.mark} ended: {reason}")
+
     try:
         port = holder.listen()
         publish(job, f"{given.mark} {address}:{port} {given.comment}".strip())
-        holder.run(port, [address], lambda reason: publish(job, f"{given.mark} ended: {reason}"))
+        reason = holder.run(port, [address], withdraw)
     except Exception as error:
-        publish(job, f"{given.mark} ended: {type(error).__name__}: {error}")
+        withdraw(f"{type(error).__name__}: {error}")
         raise
+    withdraw(reason)
     holder.close()
 
 
@@ -358,9 +377,21 @@ def hold_beside(given: Given) -> None:
     with os.fdopen(write, "w") as file:
         file.write(text + "\n")
     try:
-        holder.run(port, [host], lambda reason: os.unlink(place))
+        holder.run(port, [host], lambda reason: remove_own(place, text))
     finally:
+        remove_own(place, text)
         holder.close()
+
+
+def remove_own(place: str, text: str) -> None:
+    """Remove a file, if it has this text: a holder on another login node may have written its own."""
+    try:
+        with open(place) as file:
+            is_own = file.read() == text
+        if is_own:
+            os.unlink(place)
+    except OSError:  # it was removed
+        pass
 
 
 def main(given: Given) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -18,6 +19,7 @@ from mesh.core.outcome import EXIT_BUSY
 from mesh.core.statusline import StatusLine
 from mesh.hosts.kubernetes.ending import cleaning_up
 from mesh.hosts.slurm import render
+from mesh.hosts.slurm.holder import UNUSED
 from mesh.hosts.slurm.render import Written
 
 LOOK_PAUSES_S = (0.3, 0.7, 1.0, 2.0, 5.0, 10.0)  # between two looks at a job that waits; then the last one
@@ -25,12 +27,17 @@ ADDRESS_PAUSE_S = 0.2  # between two looks at a job that runs, for the address o
 ADDRESS_TIMEOUT_S = 60.0  # from the beginning of the job until its holder listens
 FIRST_LINE_S = 1.0
 GONE_TIMEOUT_S = 120.0  # for a cancelled job to be gone
+TROUBLE_LIMIT_S = 120.0  # without an answer of Slurm, while a job is waited for
 
 
 class NotOurs(MeshError):
     """An allocation that is in use, or that another description has made."""
 
     exit_code = EXIT_BUSY
+
+
+class Unused(MeshError):
+    """An allocation that has ended because nobody used it."""
 
 
 class Made(Struct, frozen=True, kw_only=True):
@@ -63,6 +70,8 @@ class Maker:
         self._login, self.made, self._records = login, made, records
         self._notify = notify or StatusLine()
         self._credentials, self._program = credentials, program
+        self._key: str | None = None  # of the job that sbatch was asked for
+        self._new = ""  # the number of that job; "": sbatch has not answered
 
     def job(self) -> Job | None:
         """Return the job of the cluster that waits or runs, the newest one; None if there is none. Raises MeshError."""
@@ -93,13 +102,19 @@ class Maker:
         SIGTERM.
         """
         with cleaning_up():
-            with self._records.alone(self.made.cluster):
-                job = self.job()
-                if job is not None:
-                    self._check_same(job)
-                    return self._waited(job, is_new=False)
-                job = self._submit()
-            return self._waited(job, is_new=True)
+            try:
+                with self._records.alone(self.made.cluster):
+                    job = self.job()
+                    if job is not None:
+                        self._check_same(job)
+                        with contextlib.suppress(Unused):
+                            return self._waited(job)
+                    job = self._submit()
+                return self._waited(job)
+            except BaseException:
+                self._notify.end()
+                self._give_up()
+                raise
 
     def cancel(self, job: str) -> None:
         """Cancel a job that mesh has asked for. Raises MeshError."""
@@ -116,6 +131,11 @@ class Maker:
             if time.monotonic() > deadline:
                 raise MeshError(f"{self.made.cluster}: job {job} is still being ended", hint=f"squeue --jobs={job}")
             time.sleep(ADDRESS_PAUSE_S)
+
+    def check_ours(self, job: Job) -> None:
+        """Raise NotOurs if a job has the name, and mesh has not asked for it. Raises MeshError."""
+        if self._records.get(name_of(self.made.login, job.job)) is None:
+            self._written(job.job)
 
     def _check_same(self, job: Job) -> None:
         """Raise MeshError if a job was asked for by another description than that of now."""
@@ -141,15 +161,19 @@ class Maker:
         """Ask for an allocation. Raises MeshError with Slurm's own words."""
         made, source = self.made, self.made.source
         key = self._credentials()
+        self._key, self._new = key, ""
         srun = render.step_words(source.nodes, source.request)
         given = render.values(source, key, self._program(), made.python, srun, until=made.until, digest=made.digest)
         script = render.script_of(given, made.python).encode()
         done = commands.ask(self._login, render.submit_words(source, made.cluster), script)
         job = done.out.strip().partition(";")[0]
         if done.status or not job:
+            if done.status > 0:  # else it was killed, or the connection broke, and Slurm may have the job
+                self._key = None
             raise MeshError(
                 f"{made.cluster}: sbatch: {words_of(done)}", hint=f"change slurm: of {made.cluster} in cluster.yaml"
             )
+        self._new = job
         written = Written(key=key, digest=made.digest, hold=source.hold, until=made.until)
         self._new_record(job, key, written)
         self._notify(f"{made.cluster}: job {job} asks for {_wanted(source)}")
@@ -170,22 +194,37 @@ class Maker:
         self._records.write(record)
         return record
 
-    def _waited(self, job: Job, *, is_new: bool) -> tuple[Job, AllocationRecord]:
-        """Wait until a job runs and has a switchboard. is_new: cancel it if that fails. Raises MeshError."""
+    def _give_up(self) -> None:
+        """Cancel the job that this call has asked for, also if the answer of sbatch was lost."""
+        if self._key is None:
+            return
         try:
-            running = self._wait(job)
-            return running, self.record(running)
-        except BaseException:
-            self._notify.end()
-            if is_new:
-                try:
-                    self.cancel(job.job)
-                except MeshError as error:
-                    self._notify(f"{self.made.cluster}: job {job.job} may be left: scancel {job.job} ({error})")
-            raise
+            for job in [self._new] if self._new else self._unanswered(self._key):
+                self.cancel(job)
+        except MeshError as error:
+            what = f"job {self._new} may be left: scancel {self._new}"
+            if not self._new:
+                what = f"a job may be left: squeue --me --name={render.job_name(self.made.cluster)}"
+            self._notify(f"{self.made.cluster}: {what} ({error})")
+
+    def _unanswered(self, key: str) -> list[str]:
+        """Return the jobs with a key: those of a call of sbatch that has not answered. Raises MeshError."""
+        found = []
+        for one in jobs(self._login, name=render.job_name(self.made.cluster)):
+            done = commands.ask(self._login, ["scontrol", "write", "batch_script", one.job, "-"])
+            written = render.read_script(done.out)
+            if written is not None and written.key == key:
+                found.append(one.job)
+        return found
+
+    def _waited(self, job: Job) -> tuple[Job, AllocationRecord]:
+        """Wait until a job runs and has a switchboard. Raises MeshError."""
+        running = self._wait(job)
+        return running, self.record(running)
 
     def _wait(self, job: Job) -> Job:
         began, ran, looks = time.monotonic(), 0.0, 0
+        answered_at = began
         while not (job.is_living and job.address):
             lasted = time.monotonic() - began
             if job.is_waiting:
@@ -201,7 +240,13 @@ class Maker:
                         f"{self.made.python} --version",
                     )
                 time.sleep(ADDRESS_PAUSE_S)
-            found = jobs(self._login, job=job.job)
+            try:
+                found = jobs(self._login, job=job.job)
+            except MeshError:  # Slurm is started again, or the connection to the login node has broken
+                if time.monotonic() > answered_at + TROUBLE_LIMIT_S:
+                    raise
+                continue
+            answered_at = time.monotonic()
             if not found or not (found[-1].is_waiting or found[-1].is_living):
                 raise self._ended(job.job)
             job = found[-1]
@@ -228,7 +273,8 @@ class Maker:
         last = words.removeprefix(commands.ENDED) if words.startswith(commands.ENDED) else ""
         last = "" if last == why else last
         hint = f"check that {self.made.python} is on the nodes, and srun; scontrol show job {job}"
-        return MeshError(f"{self.made.cluster}: job {job} has ended: {why}" + f" ({last})" * bool(last), hint=hint)
+        kind = Unused if last.startswith(UNUSED) else MeshError
+        return kind(f"{self.made.cluster}: job {job} has ended: {why}" + f" ({last})" * bool(last), hint=hint)
 
 
 def _wanted(source: MadeAllocation) -> str:

@@ -70,9 +70,17 @@ def submit_words(source: MadeAllocation, cluster: str, *, is_test: bool = False)
 
 
 def step_words(nodes: int, request: Mapping[str, str], job: str = "") -> list[str]:
-    """Return the options of srun for the step that has a program on each node. job: "" within the batch script"""
+    """Return the options of srun for the step that has a program on each node.
+
+    nodes: how many; 0: the holder adds the number of the job's nodes; job: "" within the batch script
+    """
     words = [f"--jobid={job}"] if job else []
-    words += ["--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--mem=0"]
+    words += [
+        "--overlap",
+        *([f"--nodes={nodes}", f"--ntasks={nodes}"] if nodes else []),
+        "--ntasks-per-node=1",
+        "--mem=0",
+    ]
     words += ["--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none", "--export=ALL", "--input=all", "--output=none"]
     words += [f"--{key.replace('_', '-')}={request[key]}" for key in STEP_KEYS if key in request]
     return words

@@ -126,7 +126,7 @@ def _record(login: Login, cluster: Cluster, job: Job) -> AllocationRecord:
     assert isinstance(cluster.source, Allocation)
     where, site = "" if login.is_here else login.name, commands.site_of(login)
     return AllocationRecord(
-        name=name_of(where, job.job),
+        name=name_of(where, f"beside-{job.job}"),  # mesh may have asked for it: then it has a record, with another key
         job=job.job,
         cluster=cluster.name,
         login=where,
