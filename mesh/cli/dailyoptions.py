@@ -18,5 +18,6 @@ def _lines(name: str, about: str, short: str) -> Option[int | None]:
 AFTER = _lines("after-context", "with --grep: so many lines after a match too", "-A")
 BEFORE = _lines("before-context", "with --grep: so many lines before a match too", "-B")
 AROUND = _lines("context", "with --grep: so many lines before and after it", "-C")
+DIFF = switch("diff", ("exec",), OUTPUT, "show only how the output of ranks differs from that of most")
 
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]
