@@ -27,7 +27,7 @@ from mesh.hosts.kubernetes import render
 from mesh.hosts.kubernetes.choice import in_order
 from mesh.hosts.kubernetes.made import maker_of
 from mesh.hosts.kubernetes.records import PodsRecords
-from mesh.hosts.kubernetes.render import Made, pod_object, role_object, root_object
+from mesh.hosts.kubernetes.render import Made, pod_object, role_object, root_object, secret_object
 from mesh.hosts.kubernetes.source import api_of, place_of
 from mesh.hosts.kubernetes.user import user_here
 
@@ -48,7 +48,8 @@ def objects_text(name: str, clusters_file: str = "") -> str:
         raise UsageError(f"{name}: mesh makes no pods for it", hint=f"mesh pods show {name}")
     made = Made(cluster=name, user=user_here(), source=cluster.source, python=cluster.python)
     pods = [pod_object(made, index, ROOT_UID) for index in range(cluster.source.nodes)]
-    return _yaml([root_object(made), *pods])
+    secrets = [secret_object(made, ROOT_UID)] if made.has_switchboard else []
+    return _yaml([root_object(made), *secrets, *pods])
 
 
 def pods_lines(name: str, host: str = "", clusters_file: str = "", *, width: int = 0) -> list[str]:

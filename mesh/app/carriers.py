@@ -139,6 +139,10 @@ def _command_described(cluster: Cluster, host: Host) -> str:
 def _open_pods(cluster: Cluster, means: Means) -> Backend:
     from mesh.backends.pods.backend import PodsBackend
 
+    if cluster.pods.switchboard:
+        from mesh.backends.pods.switched import SwitchedPods
+
+        return SwitchedPods(cluster.pods, cluster.python, means.environ)
     return PodsBackend(cluster.pods, means.environ)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from io import TextIOWrapper
 from json import dumps
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ OPENERS = {"darwin": ("open",), "linux": ("xdg-open",)}
         ("mesh ui --actions", "with buttons that stop, signal and detach"),
     ),
 )
-def ui(given: Given) -> None:
+def ui(given: Given) -> int:
     """Look at runs, jobs and hosts in a browser."""
     try:
         from mesh.ui import server
@@ -49,7 +50,7 @@ def ui(given: Given) -> None:
         raise UsageError(f"--port: expected a port (0 to {PORT_MAX}), found {port}")
     place = server.Place(port)
     with server.redirecting(place) as file:
-        server.serve(place, has_actions=given[p.ACTIONS], ready=lambda: _open(place, file, given))
+        return server.serve(place, has_actions=given[p.ACTIONS], ready=lambda: _open(place, file, given))
 
 
 def _open(place: Place, file: Path, given: Given) -> None:
@@ -82,6 +83,8 @@ def report(given: Given) -> None:
 
     run = given[o.RUN] or LAST
     reporting.recorded(run)  # nothing is printed for a run that is not there
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # as the file declares, whatever the locale is
     show("".join(reporting.report(run)).rstrip("\n").split("\n"))
 
 

@@ -22,6 +22,7 @@ MADE_KEYS = (
     "resources",
     "hold",
     "start_timeout",
+    "switchboard_from",
     "node_selector",
     "tolerations",
     "volumes",
@@ -37,6 +38,7 @@ MADE_KEYS = (
 PODS_MAX = 1024
 DEFAULT_HOLD_S = 600.0
 DEFAULT_START_S = 600.0
+DEFAULT_SWITCHBOARD_FROM = 64  # pods
 VOLUME_KINDS = ("claim", "host_path", "empty_dir", "secret", "config_map", "nfs")
 VOLUME_KEYS = (*VOLUME_KINDS, "path", "read_only")
 NAME_CHARACTERS = 63
@@ -88,6 +90,7 @@ class MadePods(Source, frozen=True, kw_only=True):
     namespace: str = ""
     hold: float = DEFAULT_HOLD_S  # seconds that idle pods wait for the next command
     start_timeout: float = DEFAULT_START_S  # seconds until all pods run
+    switchboard_from: int = DEFAULT_SWITCHBOARD_FROM  # pods, from which on a switchboard carries their streams
     place: str = ""  # as in Pods
 
 
@@ -128,6 +131,7 @@ def read_made(section: Section, place: str = "") -> MadePods:
         namespace=name_of(section, "namespace"),
         hold=hold,
         start_timeout=start,
+        switchboard_from=section.integer("switchboard_from", DEFAULT_SWITCHBOARD_FROM, 2, PODS_MAX + 1),
         place=place,
     )
 

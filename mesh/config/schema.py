@@ -268,6 +268,10 @@ def made_pods_schema() -> Schema:
         "resources": about("quantities, or requests: and limits:", fields),
         "hold": about("how long idle pods wait for the next command (10m)", span),
         "start_timeout": about("time for all pods to run; else all are deleted (10m)", span),
+        "switchboard_from": about(
+            "how many pods make one stream carry those of all (64)",
+            {"type": "integer", "minimum": 2, "maximum": podspec.PODS_MAX + 1},
+        ),
         "node_selector": about("labels of the nodes", values),
         "tolerations": about("as in a pod spec", items(fields)),
         "volumes": about("claim, host_path, empty_dir, secret, config_map or nfs; path, read_only", items(fields)),

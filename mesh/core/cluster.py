@@ -46,6 +46,7 @@ class PodPlace(Struct, frozen=True, kw_only=True):
     namespace: str = ""  # "": the context's
     container: str = ""  # "": the only one of a pod, or the one that the pod names as its default
     selector: str = ""  # labels that all of the pods have
+    switchboard: bool = False  # one exec carries the streams of all pods
 
     def kubectl(self, verb: str) -> str:
         """Return the beginning of a kubectl command in this context and namespace, for hints.

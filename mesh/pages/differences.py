@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from mesh.core.escapes import plain
 from mesh.pages.events import all_events
 from mesh.pages.fields import Fields, count, inner, number, text, texts
 from mesh.pages.verdicts import sentence
@@ -101,5 +102,10 @@ def lines(found: list[Difference], left: str, right: str) -> Iterator[str]:
     yield f"+ {right}"
     for one in found:
         yield one.what
-        yield f"- {one.left}"
-        yield f"+ {one.right}"
+        yield f"- {_line(one.left)}"
+        yield f"+ {_line(one.right)}"
+
+
+def _line(text: str) -> str:
+    """Return a text of a run directory as one line that a terminal only shows."""
+    return plain(text).replace("\n", "\\n")

@@ -199,7 +199,7 @@ def _lines(output: FoldedOutput, chosen: range, room: int, markup: Markup) -> It
     for first in range(chosen.start, chosen.stop, WINDOW_LINES):
         for line in output.window(first, min(WINDOW_LINES, chosen.stop - first)):
             shown = f"<i>{markup.text(line.label)}</i> {markup.line(line.text)}\n"
-            room -= len(shown)
+            room -= len(shown.encode())
             if room < 0:
                 left = chosen.stop - line.number
                 yield f"<i>[mesh: {left} lines left out here: the file would be too large]</i>\n"

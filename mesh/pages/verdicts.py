@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from mesh.core.events import Exited
 from mesh.core.ranks import told_ranks
 from mesh.pages.fields import Fields, count, inner, number, numbers, objects, text, texts
-from mesh.verdict.verdict import told_return
+from mesh.verdict.facts import FILE_MISSING
+from mesh.verdict.verdict import LAST_LINES, told_return
 
 INDENT = "    "
 FAILURES_SHOWN = 8
+SAID_BESIDE_ROOT = 3  # lines of the first failure, where another one is the cause; as on the terminal
+QUOTED_CHARACTERS = 200
 
 
 def verdict_lines(about: Fields) -> list[str]:
@@ -20,15 +23,27 @@ def verdict_lines(about: Fields) -> list[str]:
         return list(_failures(about))
     first, root = inner(verdict, "first"), inner(verdict, "root")
     alike = numbers(verdict, "alike")
-    lines = _of_absence(first) or [_headline(first, alike)]
-    lines += [f"{INDENT}{line}" for line in texts(first, "said")]
+    lines = _of_absence(first) or [_headline(first, alike, _seconds_to_first(about))]
+    if len(alike) > 1 and texts(first, "said"):
+        lines.append(f"last lines of {_rank(first)}:")
+    lines += _quoted(first, SAID_BESIDE_ROOT if root else LAST_LINES)
     if root:
         lines.append(f"its output is about another rank; last lines of {_rank(root)}:")
-        lines += [f"{INDENT}{line}" for line in texts(root, "said")]
+        lines += _quoted(root, LAST_LINES)
     lines += _others(verdict, alike)
     if advice := text(root or first, "advice"):
-        lines.append(f"try: {advice}")
+        # On a missing file the advice is an explanation, or a command already.
+        lines.append(advice if text(root or first, "fact") == FILE_MISSING else f"try: {advice}")
     return lines
+
+
+def _quoted(failure: Fields, most: int) -> list[str]:
+    return [f"{INDENT}{line[:QUOTED_CHARACTERS]}" for line in texts(failure, "said")[-most:]]
+
+
+def _seconds_to_first(about: Fields) -> float | None:
+    time, started = number(inner(about, "first"), "time"), number(about, "started")
+    return None if time is None or started is None else max(0.0, time - started)
 
 
 def sentence(about: Fields) -> str:
@@ -52,9 +67,10 @@ def _of_absence(first: Fields) -> list[str]:
     return told_return(hosts, numbers(first, "ranks"), within, text(first, "lost")) if hosts and within else []
 
 
-def _headline(first: Fields, alike: list[int]) -> str:
+def _headline(first: Fields, alike: list[int], seconds: float | None) -> str:
     if reason := text(first, "lost"):
-        return f"lost contact with {text(first, 'host')} ({told_ranks(numbers(first, 'ranks'))}): {reason}"
+        when = "" if seconds is None else f", {seconds:.1f} s after the start"
+        return f"lost contact with {text(first, 'host')} ({told_ranks(numbers(first, 'ranks'))}){when}: {reason}"
     fact = text(first, "fact")
     end = how(first) + (f" ({fact})" if fact and fact not in how(first) else "")
     after = f"{number(first, 'after') or 0.0:.1f} s after the start"

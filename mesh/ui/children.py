@@ -12,6 +12,7 @@ import time
 from msgspec import Struct
 
 ANSWER_LIMIT_S = 90.0
+KILL_AFTER_S = 10.0  # from SIGTERM to SIGKILL
 FRESH_S = 2.0  # for which an answer serves another request
 ERROR_CHARACTERS = 2000
 
@@ -60,7 +61,11 @@ class Children:
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
-        await asyncio.gather(*self._running.values(), *self._doing, return_exceptions=True)
+        if tasks := [*self._running.values(), *self._doing]:
+            _, late = await asyncio.wait(tasks, timeout=KILL_AFTER_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     async def _run(self, words: tuple[str, ...]) -> Answer:
         if self._is_closed:
@@ -94,11 +99,19 @@ async def _answer(process: asyncio.subprocess.Process, words: tuple[str, ...]) -
     except asyncio.TimeoutError:
         return Answer(124, None, f"mesh {words[0]}: no answer after {ANSWER_LIMIT_S:.0f} s")
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-            await process.wait()
+        await end(process)
     return Answer(process.returncode or 0, _json(out), err.decode("utf-8", "replace")[-ERROR_CHARACTERS:])
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """End a process that still runs, at last by SIGKILL."""
+    for strike in (process.terminate, process.kill):
+        if process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            strike()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(process.wait(), KILL_AFTER_S)
 
 
 def _json(out: bytes) -> object:

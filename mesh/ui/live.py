@@ -13,7 +13,7 @@ from mesh.pages.board import Board
 from mesh.pages.events import Recorded, read_events
 from mesh.pages.lines import EVERYTHING, Choice, FoldedOutput, Shown
 from mesh.pages.timeline import Timeline
-from mesh.rundir.layout import INDEX, LOGS
+from mesh.rundir.layout import EVENTS, INDEX, LOGS, RECORD
 from mesh.rundir.records import Record, State, read_record
 
 VIEWS_MAX = 16  # that are kept for the next look
@@ -36,7 +36,8 @@ class View:
         self._place = 0
         self._looked_at = 0.0
         self._seen: tuple[object, ...] = ()
-        self._output = FoldedOutput(record, choice, self.board.output if self.board else None)
+        self._choice = choice
+        self._output = self._fold()
 
     def look(self) -> bool:
         """Bring the view up to date for a little time; return True if there is more to fold. Raises OSError."""
@@ -45,14 +46,16 @@ class View:
             if now < self._looked_at + FRESH_S and not self.more:
                 return False
             self.record = read_record(self.record.directory)
+            if self.is_stale():  # another client goes on with the run
+                self._output.close()
+                self._output = self._fold()
             if not self.record.about:
                 raise FileNotFoundError(self.record.directory)
-            if self.board:
-                self._take_events(self.board)
+            are_all_seen = self._take_events(self.board) if self.board else False
             self.more = self._output.advance(SLICE_S)
             if self.board:
                 self.board.find_steps()
-                if self.record.state is State.ENDED and self._place == self._size():
+                if self.record.state is State.ENDED and are_all_seen:
                     self.board.end(self.record.about)
             seen = (len(self._output), self._output.is_complete, self._place, self.record.state, self._steps())
             if seen != self._seen:
@@ -97,17 +100,23 @@ class View:
         with self.lock:
             self._output.close()
 
-    def _take_events(self, board: Board) -> None:
+    def _fold(self) -> FoldedOutput:
+        return FoldedOutput(self.record, self._choice, self.board.output if self.board else None)
+
+    def _take_events(self, board: Board) -> bool:
+        """Note the next events; return True if there are no more. A crash may have cut the last line."""
+        before = self._place
         with contextlib.suppress(FileNotFoundError):
             found, self._place = read_events(self.record.directory, self._place)
             for one in found:
                 board.note(one.fields)
                 self.timeline.note(one.fields)
             self.events += found
+        return self._place in (before, self._size())
 
     def _size(self) -> int:
         try:
-            return (self.record.directory / "events.jsonl").stat().st_size
+            return (self.record.directory / EVENTS).stat().st_size
         except OSError:
             return self._place
 
@@ -116,9 +125,10 @@ class View:
 
     def _index_size(self) -> int:
         try:
-            return (self.record.directory / LOGS / INDEX).stat().st_size
+            size = (self.record.directory / LOGS / INDEX).stat().st_size
         except OSError:
             return 0
+        return size - size % RECORD.size  # a crash may have cut the last record
 
     def _index_seen(self) -> int:
         return self._output.index_end

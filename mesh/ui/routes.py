@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from mesh.api.jobpages import job_page, jobs_page, machines_page
@@ -39,6 +39,15 @@ T = TypeVar("T")
 Answering = Callable[[Request], Awaitable[Response]]
 
 
+class Json(Response):
+    """JSON in ASCII: a path or an argument that is not UTF-8 has halves of surrogate pairs, which only escapes hold."""
+
+    media_type = "application/json"
+
+    def render(self, content: object) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
 class NotThere(MeshError):
     """The thing that a page asks for is gone, or never was."""
 
@@ -62,7 +71,7 @@ def answered(answer: Answering) -> Answering:
 
 
 def _problem(status: int, error: MeshError) -> Response:
-    return JSONResponse({"error": str(error), "hint": error.hint}, status)
+    return Json({"error": str(error), "hint": error.hint}, status)
 
 
 def _state(request: Request) -> State:
@@ -108,7 +117,7 @@ def _stream(source: object) -> Response:
 
 async def runs(request: Request) -> Response:
     """Return all runs as rows."""
-    return JSONResponse({"runs": await run_in_threadpool(_state(request).runs.rows)})
+    return Json({"runs": await run_in_threadpool(_state(request).runs.rows)})
 
 
 async def run(request: Request) -> Response:
@@ -118,9 +127,7 @@ async def run(request: Request) -> Response:
     placement = record.placement
     hosts = [placement.hosts[placement.node(rank)].name for rank in range(placement.world_size)]
     roles = [placement.role(rank) for rank in range(placement.world_size)]
-    return JSONResponse(
-        {"record": fields, "verdict_lines": verdict_lines(record.about), "hosts": hosts, "roles": roles}
-    )
+    return Json({"record": fields, "verdict_lines": verdict_lines(record.about), "hosts": hosts, "roles": roles})
 
 
 async def stream(request: Request) -> Response:
@@ -146,14 +153,13 @@ async def lines(request: Request) -> Response:
             more = view.more if is_looked_at else view.look()
             total, is_complete = view.count()
             found: dict[str, object] = {"lines": total, "complete": is_complete, "folding": more}
-            if (rank := request.query_params.get("rank", "")).isdecimal():
-                first_of = view.first_of(int(rank), first)
-                found["first_of"] = first_of
+            if (rank := _whole(request, "rank", -1)) >= 0:
+                found["first_of"] = view.first_of(rank, first) if rank < record.placement.world_size else -1
             found["rows"] = [line.row() for line in view.window(first, count)]
             found["members"] = view.members(first) if count == 1 else []
             return found
 
-    return JSONResponse(await run_in_threadpool(find))
+    return Json(await run_in_threadpool(find))
 
 
 def _whole(request: Request, name: str, otherwise: int = 0) -> int:
@@ -174,7 +180,7 @@ async def timeline(request: Request) -> Response:
             marks = [mark.row() for mark in view.timeline.marks]
             return {"bars": bars, "marks": marks, "hosts": list(record.hosts), "first": record.about.get("first")}
 
-    return JSONResponse(await run_in_threadpool(find))
+    return Json(await run_in_threadpool(find))
 
 
 async def metrics(request: Request) -> Response:
@@ -193,7 +199,7 @@ async def metrics(request: Request) -> Response:
         points = {name: [point.row() for point in points] for name, points in found.points().items()}
         return {"metrics": points, "cut": more}
 
-    return JSONResponse(await run_in_threadpool(find))
+    return Json(await run_in_threadpool(find))
 
 
 async def stacks(request: Request) -> Response:
@@ -209,11 +215,11 @@ async def stacks(request: Request) -> Response:
         groups = merged(group for fields in taken for group in objects(fields, "groups"))
         return [{"ranks": list(one.ranks), "head": one.head, "calls": list(one.calls)} for one in groups]
 
-    return JSONResponse({"recorded": await run_in_threadpool(find)})
+    return Json({"recorded": await run_in_threadpool(find)})
 
 
 def _of_child(answer: Answer) -> Response:
-    return JSONResponse({"status": answer.status, "found": answer.found, "error": answer.error})
+    return Json({"status": answer.status, "found": answer.found, "error": answer.error})
 
 
 async def compare(request: Request) -> Response:
@@ -224,12 +230,12 @@ async def compare(request: Request) -> Response:
     if len(found) != 2:
         raise NotThere("two runs of this machine are compared", hint="mesh diff RUN RUN")
     rows = await run_in_threadpool(differences, found[0], found[1])
-    return JSONResponse({"differences": [[one.what, one.left, one.right] for one in rows]})
+    return Json({"differences": [[one.what, one.left, one.right] for one in rows]})
 
 
 async def clusters(request: Request) -> Response:
     """Return all clusters with their hosts."""
-    return JSONResponse({"clusters": await run_in_threadpool(cluster_rows)})
+    return Json({"clusters": await run_in_threadpool(cluster_rows)})
 
 
 async def check(request: Request) -> Response:
@@ -242,7 +248,7 @@ async def top(request: Request) -> Response:
     answer = await _asked(request, "top")
     name = request.path_params["cluster"]
     history = _state(request).history.add(name, answer.found)
-    return JSONResponse({"status": answer.status, "found": answer.found, "error": answer.error, "history": history})
+    return Json({"status": answer.status, "found": answer.found, "error": answer.error, "history": history})
 
 
 async def _asked(request: Request, command: str) -> Answer:
@@ -254,12 +260,12 @@ async def _asked(request: Request, command: str) -> Answer:
 
 async def jobs(request: Request) -> Response:
     """Return the jobs, their costs, and the steward."""
-    return JSONResponse(await run_in_threadpool(jobs_page, request.query_params.get("all") == "1"))
+    return Json(await run_in_threadpool(jobs_page, request.query_params.get("all") == "1"))
 
 
 async def job(request: Request) -> Response:
     """Return all about a job."""
-    return JSONResponse(await run_in_threadpool(job_page, request.path_params["job"]))
+    return Json(await run_in_threadpool(job_page, request.path_params["job"]))
 
 
 async def machines(request: Request) -> Response:
@@ -267,7 +273,7 @@ async def machines(request: Request) -> Response:
     for verb in ("audit", "quota"):
         if request.query_params.get(verb) == "1":
             return _of_child(await _state(request).children.ask("job", verb, "--json"))
-    return JSONResponse(await run_in_threadpool(machines_page))
+    return Json(await run_in_threadpool(machines_page))
 
 
 async def action(request: Request) -> Response:
@@ -288,7 +294,7 @@ async def unknown(request: Request) -> Response:
 async def about(request: Request) -> Response:
     """Return the facts of this server."""
     state = _state(request)
-    return JSONResponse({"actions": state.has_actions, "version": state.version, "now": time.time()})
+    return Json({"actions": state.has_actions, "version": state.version, "now": time.time()})
 
 
 _ANSWERS: dict[str, Answering] = {

@@ -11,6 +11,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
@@ -24,6 +25,7 @@ from mesh.ui.static import file_routes
 ADDRESS = "127.0.0.1"
 TOKEN_BYTES = 16
 FAREWELL_S = 1  # that open streams have at the end
+ENDING = (signal.SIGTERM, signal.SIGHUP)  # by which others end the server; Ctrl-C is its usual end
 PAGE = '<!doctype html><meta charset="utf-8"><title>mesh ui</title><script>location.replace({address})</script>'
 
 
@@ -72,8 +74,11 @@ def redirecting(place: Place) -> Iterator[Path]:
         yield path
 
 
-def serve(place: Place, *, has_actions: bool, ready: Callable[[], object] = lambda: None) -> None:
-    """Serve the pages until SIGINT or SIGTERM. ready: is called before the first request"""
+def serve(place: Place, *, has_actions: bool, ready: Callable[[], object] = lambda: None) -> int:
+    """Serve the pages until a signal; return the exit status: 0 after Ctrl-C, 143 or 129 after SIGTERM or SIGHUP.
+
+    ready: is called before the first request
+    """
     state = State(has_actions=has_actions)
     config = uvicorn.Config(
         make_app(place, state),
@@ -88,10 +93,14 @@ def serve(place: Place, *, has_actions: bool, ready: Callable[[], object] = lamb
         timeout_graceful_shutdown=FAREWELL_S,
     )
     server = _Server(config, state)
+    for number in ENDING:
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(number, server.handle_exit)
     ready()
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[place.socket])
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    return 128 + server.ended_by if server.ended_by in ENDING else 0
 
 
 class _Server(uvicorn.Server):
@@ -100,6 +109,11 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, state: State) -> None:
         super().__init__(config)
         self._state = state
+        self.ended_by = 0  # the first signal
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.ended_by = self.ended_by or sig
+        super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._state.pumps.close()

@@ -66,7 +66,7 @@ def test_a_good_host() -> None:
     findings = judged(0.2, {"programs": {"nvcc": {"place": "/usr/bin/nvcc"}}})
     assert {one.verdict for one in findings} == {Verdict.OK}
     of_others = {"modules", "worker", "versions", "network", "master port", "path"}
-    of_others |= {"api", "rights", "admission", "schedule", "image", "shm"}  # of pods alone
+    of_others |= {"api", "rights", "admission", "schedule", "image", "shm", "slurm", "switchboard"}  # of pods and Slurm
     assert {one.name for one in findings} == set(NAMES) - of_others
     assert {one.name: one.told for one in findings if one.told} == {
         "login": "me",

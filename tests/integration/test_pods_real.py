@@ -113,6 +113,31 @@ def test_a_killed_client_leaves_no_process_and_no_pod(home: Home, kube: Cluster)
     assert len(roots(kube)) == 1
 
 
+def test_many_pods_share_one_stream_that_may_end(home: Home, kube: Cluster) -> None:
+    home.clusters(made(8, "switchboard_from: 8"))
+    home.files(hello__txt="hello\n")
+    client = home.popen("run", "--grace", "1", "gpus", "sh", "-c", f"cat hello.txt; hostname; exec {SLEEP}")
+    wait_until_up(kube, 8, client)
+    boards = kube.pids("pods-board")
+    assert len(boards) == 1
+    names = sorted(kube.phases())
+    (secret,) = [one for one in kube.listed("secrets") if one["metadata"]["name"].endswith("-switchboard")]
+    assert secret["data"]["key"][-200:] not in str(kube.listed("pods"))
+    os.kill(boards[0], signal.SIGKILL)
+    assert eventually(lambda: kube.pids("pods-board") not in ([], boards), PATIENT_S)
+    assert home.mesh("exec", "gpus", "hostname", within=PATIENT_S).lines == [
+        f"[{rank}] {name}" for rank, name in enumerate(names)
+    ]
+    client.send_signal(signal.SIGINT)
+    out, err = client.communicate(timeout=PATIENT_S)
+    assert client.returncode == 130, err
+    assert b"lost contact" not in err
+    assert sorted(out.decode().splitlines()) == sorted(
+        f"[{rank}] {line}" for rank, name in enumerate(names) for line in ("hello", name)
+    )
+    assert kube.processes(SLEEP) == []
+
+
 def test_an_api_server_that_is_killed_and_started_again_ends_no_run(home: Home, kube: Cluster) -> None:
     home.clusters(made(4))
     faults.restart_api(home, kube, away_s=2.0)

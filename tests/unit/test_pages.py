@@ -6,26 +6,36 @@ import html
 import json
 import math
 import re
+import time
 from pathlib import Path
 
 import pytest
 
 from mesh.core.events import Output, Stream
 from mesh.pages.board import Board
+from mesh.pages.differences import Difference, lines
 from mesh.pages.events import all_events, read_events
 from mesh.pages.lines import EVERYTHING, Choice, FoldedOutput
 from mesh.pages.metrics import POINTS_MAX, Metrics
+from mesh.pages.report import report_html
 from mesh.pages.stackgroups import merged
 from mesh.pages.timeline import Timeline
 from mesh.pages.verdicts import sentence, verdict_lines
 from mesh.rundir.commit import commit_of
+from mesh.rundir.layout import RECORD, log_number
 from mesh.rundir.records import Record, read_record
-from tests.conftest import Home
+from mesh.ui.live import View
+from tests.conftest import PATIENCE, Home
 from tests.recorded import BEGIN, RANKS, TRACEBACK, abandon, make_run, steps, written
 
 RUN, OTHER = "20261121-101500-3f9c2a", "20261121-101600-aaaaaa"
 HOSTILE = b"</script><script>alert(1)</script> \x1b[31mred\x1b[0m \x1b[2J \xe2\x80\xaeevil \xff\n"
 FAILING = [*steps(5, missing=2), written(9.0, 3, HOSTILE), written(9.5, 2, TRACEBACK, Stream.STDERR)]
+
+
+def counts(view: View) -> dict[str, int]:
+    assert view.board
+    return view.board.counts()
 
 
 def runs_of(home: Home) -> Path:
@@ -82,6 +92,42 @@ def test_windows_of_lines_that_still_come(tmp_path: Path) -> None:
     finally:
         output.close()
         abandon(sink)
+
+
+def test_a_view_of_a_run_with_which_another_client_goes_on(tmp_path: Path) -> None:
+    abandon(make_run(tmp_path, [written(1.0, 0, b"step 1\n")], is_over=False))
+    directory = tmp_path / RUN
+    view = View(read_record(directory), EVERYTHING)
+    try:
+        while view.look():
+            pass
+        assert view.count() == (1, True)
+        with (directory / "logs/rank-0000.out").open("ab") as log:
+            log.write(b"step 2\n")
+            end = log.tell()
+        with (directory / "logs/index").open("ab") as index:
+            index.write(RECORD.pack(BEGIN + 2, log_number(0, Stream.STDOUT), end) + b"cut")
+        deadline = time.monotonic() + PATIENCE
+        while view.look() or view.count()[0] < 2:
+            assert time.monotonic() < deadline
+        assert [line.text for line in view.window(0, 9)] == ["step 1", "step 2"]
+        assert not view.is_stale()
+    finally:
+        view.close()
+
+
+def test_a_run_that_is_over_has_no_running_rank_though_its_events_are_cut(tmp_path: Path) -> None:
+    make_run(tmp_path, FAILING, failed=2)
+    events = tmp_path / RUN / "events.jsonl"
+    events.write_text("".join(line for line in events.read_text().splitlines(True) if "exited" not in line) + '{"ev')
+    view = View(read_record(tmp_path / RUN), EVERYTHING)
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while view.look() or counts(view).get("running"):
+            assert time.monotonic() < deadline
+        assert counts(view) == {"failed": 1, "done": 3}
+    finally:
+        view.close()
 
 
 def test_hostile_lines_are_text_without_control_sequences(tmp_path: Path) -> None:
@@ -181,8 +227,18 @@ def test_the_verdict_in_lines(tmp_path: Path) -> None:
     assert [line.strip() for line in quoted[:3]] == [line.strip() for line in about["verdict"]["first"]["said"]]
     assert sentence(about).endswith("ValueError: bad <b>shape</b>")
     assert verdict_lines({}) == []
+    root = {**about["verdict"]["first"], "fact": "a file is missing", "advice": "mesh push --explain PATH shows it"}
+    first = {**root, "said": [f"{number} {'x' * 300}" for number in range(9)]}
+    both = verdict_lines({"verdict": {"first": first, "root": root, "alike": [2, 3]}})
+    assert both[0].startswith("ranks 2-3 failed alike: exit 1 (a file is missing)")
+    assert both[1] == "last lines of rank 2 on h2:"
+    assert [len(line) for line in both[2:5]] == [204] * 3
+    assert both[5].startswith("its output is about another rank")
+    assert both[-1] == "mesh push --explain PATH shows it"
     lost = {"verdict": {"first": {"host": "a", "ranks": [1], "lost": "silent"}, "others": [3], "span": 1.5}}
     assert verdict_lines(lost) == ["lost contact with a (rank 1): silent", "after it: rank 3 failed within 1.5 s"]
+    timed = {**lost, "started": 5.0, "first": {"time": 9.5}}
+    assert verdict_lines(timed)[0] == "lost contact with a (rank 1), 4.5 s after the start: silent"
 
 
 def test_the_report_is_one_file_that_runs_nothing(home: Home) -> None:
@@ -213,6 +269,26 @@ def test_the_report_is_one_file_that_runs_nothing(home: Home) -> None:
     assert "[0-1,3] step 4 loss 0.4000..0.4300" in html.unescape(re.sub(r"<[^>]+>", "", output[1]))
     assert "ab12, equal on 4 of 4 hosts" in text
     assert text.count("<tr><td>2023-") == len(all_events(runs_of(home) / RUN))
+
+
+def test_a_report_is_utf8_in_every_locale(home: Home) -> None:
+    make_run(runs_of(home), [written(1.0, 0, "語\n".encode())])
+    home.environ["PYTHONIOENCODING"] = "ascii"
+    done = home.mesh("report", RUN)
+    assert (done.status, done.err) == (0, "")
+    assert "語" in done.out.decode()
+
+
+def test_differences_are_lines_without_control_sequences() -> None:
+    one = Difference(what="command", left="a\x1b[2J\nb", right="c")
+    assert list(lines([one], "x", "y")) == ["- x", "+ y", "command", "- a\\nb", "+ c"]
+
+
+def test_a_large_report_counts_bytes(tmp_path: Path) -> None:
+    make_run(tmp_path, [written(1.0, 0, b"".join(b"%d %s\n" % (n, "語".encode() * 300) for n in range(4000)))])
+    text = "".join(report_html(read_record(tmp_path / RUN), str))
+    assert "lines left out here: the file would be too large" in text
+    assert len(text.encode()) < 1_600_000
 
 
 def test_a_large_report_leaves_lines_out_of_the_middle(home: Home) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import shutil
+import signal
 import socket
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
 from mesh.core.events import Output
-from tests.conftest import Home
+from mesh.ui import children
+from mesh.ui.routes import Json
+from tests.conftest import PATIENCE, Home
 from tests.recorded import BEGIN, RANKS, TRACEBACK, abandon, make_run, steps, written
 from tests.uiserver import Served, redirecting_file, serving
 
@@ -87,6 +93,8 @@ def test_answers_about_a_run(home: Home, runs: Path) -> None:
         assert served.get(f"runs/{RUN}/lines?ranks=2&grep=Error&count=9")["lines"] == 1
         assert served.ask(f"runs/{RUN}/lines?grep=(")[0] == 400
         assert served.ask(f"runs/{RUN}/lines?ranks=x")[0] == 400
+        assert served.get(f"runs/{RUN}/lines?rank=2")["first_of"] >= 0
+        assert served.get(f"runs/{RUN}/lines?rank=99999999999")["first_of"] == -1
         events = (runs / RUN / "events.jsonl").read_text().splitlines()
         assert len(served.get(f"runs/{RUN}/timeline")["marks"]) == len(events)
         assert len(served.get(f"runs/{RUN}/metrics")["metrics"]["loss"]) == 6
@@ -176,6 +184,41 @@ def test_a_home_without_runs_and_a_broken_store(home: Home) -> None:
         status, found = served.ask("jobs")
         assert status == 409
         assert str(store) in found["error"]
+
+
+def test_sigterm_ends_the_server_and_leaves_no_token(home: Home) -> None:
+    (home.path / "tmp").mkdir()
+    home.environ["TMPDIR"] = str(home.path / "tmp")
+    process = home.popen("ui", "--no-browser")
+    try:
+        assert process.stdout
+        process.stdout.readline()
+        assert len(os.listdir(home.path / "tmp")) == 1
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE)
+        assert process.returncode == 143
+        assert os.listdir(home.path / "tmp") == []
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_child_that_ignores_the_end_of_the_server_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "KILL_AFTER_S", 0.1)
+    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(99)"
+
+    async def ended() -> int:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", stubborn, stdout=asyncio.subprocess.PIPE)
+        assert process.stdout
+        await process.stdout.readline()
+        await children.end(process)
+        return await process.wait()
+
+    assert asyncio.run(ended()) == -signal.SIGKILL
+
+
+def test_json_of_texts_that_are_not_utf8() -> None:
+    assert json.loads(Json({"command": "\udcff"}).body) == {"command": "\udcff"}
 
 
 def test_what_is_said_before_the_server_begins(home: Home, tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ class Board:
         self._peers: dict[int, _Peer] = {}  # by descriptor
         self._unproved: set[_Peer] = set()  # have not sent their role yet
         self._nodes: dict[str, _Peer] = {}
+        self._called: dict[str, _Peer] = {}  # nodes that this end has connected to
         self._clients: set[_Peer] = set()
         self._busy: dict[str, float] = {}  # nodes with something of mesh, and when they reported that last
         self._dirty: set[_Peer] = set()  # have something to send
@@ -141,6 +142,32 @@ class Board:
         """The monotonic time since which no client is connected and no node busy; None while one is."""
         return self._idle_since
 
+    @property
+    def unproved(self) -> int:
+        """The number of connections that have not shown the key."""
+        return len(self._unproved)
+
+    def has(self, name: str) -> bool:
+        """Return True if a node is connected, or is being called."""
+        peer = self._called.get(name)
+        return name in self._nodes or (peer is not None and self._peers.get(peer.descriptor) is peer)
+
+    def call(self, name: str, address: tuple[str, int]) -> None:
+        """Connect to a node that listens; all else is as if it had connected, but for its name."""
+        try:
+            family, kind, protocol, _, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+            own = socket.socket(family, kind, protocol)
+        except OSError:
+            return
+        own.setblocking(False)
+        if own.connect_ex(place) not in (0, errno.EINPROGRESS):
+            own.close()
+            return
+        peer = self._add(own)
+        if peer is not None:
+            peer.name = name
+            self._called[name] = peer
+
     def notify_clients(self, text: str) -> None:
         """Send a line to every client, which shows it."""
         self._broadcast(self._clients, frames.frame(frames.NOTICE, 0, text.encode()))
@@ -187,15 +214,20 @@ class Board:
                     self._accepts = False
                     return
                 continue  # it has ended meanwhile
-            try:
-                peer = _Peer(Connection(own, self._context, server=True))
-            except OSError:
-                own.close()
-                continue
-            self._peers[peer.descriptor] = peer
-            self._unproved.add(peer)
-            self._poll.register(peer.descriptor, select.EPOLLIN)
+            self._add(own)
         self._watch_listener()
+
+    def _add(self, own: socket.socket) -> _Peer | None:
+        """Take a connection whose other end has to show the key; return None if it has ended."""
+        try:
+            peer = _Peer(Connection(own, self._context, server=True))
+        except OSError:
+            own.close()
+            return None
+        self._peers[peer.descriptor] = peer
+        self._unproved.add(peer)
+        self._poll.register(peer.descriptor, select.EPOLLIN)
+        return peer
 
     def _serve(self, peer: _Peer, events: int) -> None:
         if events & select.EPOLLOUT:
@@ -290,7 +322,7 @@ class Board:
         self._send(other, frames.frame(kind, number, data), 0 if kind == frames.TAKEN else number)
 
     def _greet(self, peer: _Peer, hello: Fields) -> None:
-        version, role, name = hello.get("version"), hello.get("role"), str(hello.get("name", ""))
+        version, role, name = hello.get("version"), hello.get("role"), peer.name or str(hello.get("name", ""))
         if version != frames.SWITCHBOARD_VERSION or role not in (frames.NODE_ROLE, frames.CLIENT_ROLE):
             text = f"this switchboard has version {frames.SWITCHBOARD_VERSION}, and the other end version {version}"
             self._send(peer, frames.frame(frames.REFUSED, 0, text.encode()))

@@ -1,4 +1,7 @@
-"""The program in the switchboard's zip: ``python3 ZIP board`` or ``python3 ZIP node``, with the key on stdin."""
+"""The program in the switchboard's zip: ``python3 ZIP board`` or ``python3 ZIP node``, with the key on stdin.
+
+In pods it is ``python3 ZIP pods-board`` or ``python3 ZIP pods-node``, with the key in a file.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,13 @@ def main(words: Sequence[str] | None = None) -> int:
     node = roles.add_parser("node", help="a node of it")
     node.add_argument("--board", action="append", required=True, metavar="HOST:PORT")
     node.add_argument("--name", required=True)
+    roles.add_parser("pods-board", help="the switchboard of a client, at stdin and stdout")
+    roles.add_parser("pods-node", help="the node in a pod, which switchboards call")
     chosen = parser.parse_args(words)
+    if chosen.role.startswith("pods-"):
+        from mesh.agent.switchboard import pods
+
+        return pods.main(chosen.role)
     credentials = read_credentials(0)
     if chosen.role == "node":
         from mesh.agent.switchboard.node import Node

@@ -8,16 +8,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Protocol
 
 from mesh.backends.pods import state
 from mesh.backends.pods.api import Api, ApiAway, ApiFailed
-from mesh.backends.pods.channel import ExecChannel
 from mesh.backends.pods.happenings import events_of
 from mesh.backends.pods.objects import Node, Pod, Pods
 from mesh.core.cluster import Host, PodPlace
 from mesh.core.errors import HostUnreachable, MeshError
 from mesh.core.events import Event
-from mesh.core.interfaces import NoAgent, Opened
+from mesh.core.interfaces import Channel, NoAgent, Opened
 from mesh.core.text import last_line
 
 CLIENT_RETURN_S = 30.0  # an API server that is started again ends all streams at once
@@ -29,6 +29,16 @@ REOPEN_TIMEOUT_S = 5.0  # for a look at a pod; a server that starts accepts conn
 WATCH_PAUSE_S = 1.0  # before a watch that has failed is begun again
 API, RIGHTS = "api", "rights"  # steps of core.events.POD_STEPS
 JOIN_TIMEOUT_S = 2.0
+
+
+class PodStream(Channel, Protocol):
+    """A channel to a pod, whose end may be seen elsewhere."""
+
+    def cut(self) -> None:
+        """End it without a good-bye; a blocked call returns."""
+
+    def dispose(self) -> None:
+        """Release it, once no thread uses it."""
 
 
 class PodsBackend:
@@ -47,7 +57,7 @@ class PodsBackend:
         self._restarts: dict[str, int] = {}  # of their containers, then
         self._gone: dict[str, str] = {}  # why a pod is gone, by name
         self._away = ""  # why the API server did not answer the last question about a pod; "": it did
-        self._channels: dict[str, list[ExecChannel]] = {}
+        self._channels: dict[str, list[PodStream]] = {}
         self._is_over = threading.Event()
         self._watch: threading.Thread | None = None
 
@@ -73,13 +83,13 @@ class PodsBackend:
                 host = hosts[node]
                 yield Opened(node=node, result=done.result(), address=host.internal_ip or host.address)
 
-    def _open(self, node: int, argv: Sequence[str]) -> ExecChannel | HostUnreachable:
+    def _open(self, node: int, argv: Sequence[str]) -> PodStream | HostUnreachable:
         try:
             return self._exec(node, argv)
         except HostUnreachable as error:
             return error
 
-    def reopen(self, node: int, argv: Sequence[str]) -> ExecChannel:
+    def reopen(self, node: int, argv: Sequence[str]) -> PodStream:
         name = self._hosts[node].name
         pod = None if self._gone.get(name) else self._ask(name, REOPEN_TIMEOUT_S)
         if gone := self._gone.get(name):
@@ -88,13 +98,13 @@ class PodsBackend:
             raise HostUnreachable(self._away, step=API)
         return self._exec(node, argv)
 
-    def _exec(self, node: int, argv: Sequence[str]) -> ExecChannel:
+    def _exec(self, node: int, argv: Sequence[str]) -> PodStream:
         name = self._hosts[node].name
         assert self._api is not None
         if self._is_over.is_set():
             raise HostUnreachable("the run has ended")
         try:
-            channel = self._api.exec(name, argv)
+            channel = self._start(name, argv)
         except ApiFailed as error:  # a server that has just started may refuse what it grants a moment later
             raise self._refused(name, error) from error
         except ApiAway as error:
@@ -104,6 +114,11 @@ class PodsBackend:
         if self._is_over.is_set():  # ``close`` came before this channel
             channel.close()
         return channel
+
+    def _start(self, name: str, argv: Sequence[str]) -> PodStream:
+        """Start a program in a pod. Raises ApiFailed and ApiAway."""
+        assert self._api is not None
+        return self._api.exec(name, argv)
 
     def _refused(self, name: str, error: ApiFailed) -> HostUnreachable:
         """Return why a program could not be started in a pod, by the state of the pod."""

@@ -64,6 +64,13 @@ class StreamChannel:
                 self._put(frames.frame(frames.END, self.number), self.number)
             self._changed.notify_all()
 
+    def cut(self) -> None:
+        """End it here: the node is gone. A blocked call returns."""
+        self.end(None, f"{self.node} is gone", b"")
+
+    def dispose(self) -> None:
+        """Release it, once no thread uses it: it has nothing of the system."""
+
     # ---- for the thread that reads the connection
 
     def take(self, data: bytes) -> None:

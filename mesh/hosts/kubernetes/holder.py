@@ -1,7 +1,8 @@
 """The first process of a pod that mesh makes. It ends the pod once no agent has been there for a time.
 
 ``python3 -I -S -c TEXT HOLD START UNTIL``: seconds without an agent, seconds for the first agent to come, and a time
-since the epoch before which the pod stays (0: none). It needs Python 3.8 and the standard library.
+since the epoch before which the pod stays (0: none). It needs Python 3.8 and the standard library. A fourth word is the
+program of a switchboard, whose node it runs.
 """
 
 from __future__ import annotations
@@ -83,11 +84,19 @@ def end(number: int, frame: object) -> None:
         time.sleep(0.1)
 
 
-def hold(idle: float, start: float, until: float) -> None:
-    """Wait until no agent has been there for a time; then return."""
-    began, seen, trace = time.monotonic(), 0.0, last_trace()
+def started(node: int, program: str) -> int:
+    """Return the process of the switchboard's node, started if it is not there; 0: there is none."""
+    if not os.path.exists(program) or (node and os.path.exists(f"/proc/{node}")):
+        return node
+    return os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", program, "pods-node"], os.environ)
+
+
+def hold(idle: float, start: float, until: float, program: str = "") -> None:
+    """Wait until no agent has been there for a time; then return. program: of a switchboard; "": none"""
+    began, seen, trace, node = time.monotonic(), 0.0, last_trace(), 0
     while True:
         reap()
+        node = started(node, program)
         now, before, trace = time.monotonic(), trace, last_trace()
         if agents() or trace != before:
             seen = now
@@ -99,4 +108,4 @@ def hold(idle: float, start: float, until: float) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    hold(*map(float, sys.argv[1:4]))
+    hold(float(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), *sys.argv[4:5])

@@ -130,7 +130,10 @@ def make(cluster: Cluster, notify: StatusLine, until: float, *, adopts: bool = F
 
 
 def _with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod]) -> Cluster:
-    place = replace(api.place, container=render.CONTAINER, selector=f"{render.ROOT}={uid}")
+    assert isinstance(cluster.source, MadePods)
+    is_large = cluster.source.nodes >= cluster.source.switchboard_from
+    selector = f"{render.ROOT}={uid}"
+    place = replace(api.place, container=render.CONTAINER, selector=selector, switchboard=is_large)
     remote_dir = render.REMOTE_DIR if cluster.remote_dir == DEFAULT_REMOTE_DIR else cluster.remote_dir
     hosts = hosts_of(pods, place, all_run=False)
     note = f"pods of namespace {place.namespace} that mesh has made"

@@ -23,6 +23,7 @@ CREATE_EXEC = "pods/exec create"  # required by servers from 1.35 on only
 OPTIONAL = {  # rights, and what is missing without them
     "events list": "messages lack reasons that only events contain",
     "resourcequotas list": "quotas are not checked",
+    "secrets create": "each pod has a stream of its own, also from `switchboard_from` pods on",
     CREATE_EXEC: "from version 1.35 on the server asks for it",
 }
 DRY_RUN_REFUSED = "does not support dry run"  # in the words of a server whose webhook cannot answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 import zlib
@@ -18,6 +19,9 @@ MARK = "mesh/mark"  # an annotation of the root, chosen before it has a UID
 TEMPLATE, UNTIL, FULL_CLUSTER, FULL_USER = "mesh/template", "mesh/until", "mesh/cluster-name", "mesh/user-name"
 NODES, HOLD, START = "mesh/nodes", "mesh/hold", "mesh/start-timeout"  # annotations of the root, as its maker had them
 CONTAINER = "main"
+SWITCHBOARD = "switchboard"  # a volume
+PROGRAM, KEY = "program", "key"  # the files there
+SWITCHBOARD_DIR = "/run/mesh-switchboard"  # as in backends/pods/switched.py
 REMOTE_DIR = "/mesh"  # a volume: the root may be read-only, and the user may have no home
 ENDING_S = 40  # from SIGTERM to SIGKILL of a pod, in which ranks are ended
 NAME_PART_CHARACTERS = 40  # of a root's name; pods add a suffix and an index
@@ -43,10 +47,16 @@ class Made(Struct, frozen=True, kw_only=True):
         return root_name(self.cluster, self.user)
 
     @property
+    def has_switchboard(self) -> bool:
+        """True if one exec carries the streams of all pods."""
+        return self.source.nodes >= self.source.switchboard_from
+
+    @property
     def digest(self) -> str:
         """A number for the template, by which pods of another one are found."""
         source = self.source
-        data = msgspec.json.encode((source.template, source.nodes, source.hold, self.python), order="sorted")
+        parts = (source.template, source.nodes, source.hold, self.python, *((SWITCHBOARD,) * self.has_switchboard))
+        data = msgspec.json.encode(parts, order="sorted")
         return hashlib.sha256(data).hexdigest()[:16]
 
 
@@ -93,11 +103,32 @@ def root_object(made: Made) -> Object:
     }
 
 
+def secret_object(made: Made, root_uid: str, key: str = "", program: bytes = b"") -> Object:
+    """Return the Secret with the key of the switchboard, as PEM, and its program; empty ones are for people.
+
+    root_uid: of the root object
+    """
+    values = {KEY: key.encode(), PROGRAM: program}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": secret_name(made, root_uid),
+            "labels": {CLUSTER: safe(made.cluster), USER: safe(made.user), ROOT: root_uid},
+            "ownerReferences": [_owner(made, root_uid)],
+        },
+        "data": {name: base64.b64encode(value).decode() for name, value in values.items()},
+    }
+
+
+def _owner(made: Made, root_uid: str) -> Object:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "name": made.root_name, "uid": root_uid}
+
+
 def pod_object(made: Made, index: int, root_uid: str) -> Object:
     """Return one pod. root_uid: of the root object"""
     template = made.source.template
     labels = {CLUSTER: safe(made.cluster), USER: safe(made.user), ROOT: root_uid, INDEX: str(index)}
-    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": made.root_name, "uid": root_uid}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -105,22 +136,32 @@ def pod_object(made: Made, index: int, root_uid: str) -> Object:
             "name": pod_name(made, index, root_uid),
             "labels": {**template.labels, **labels},
             "annotations": {**template.annotations, FULL_CLUSTER: made.cluster, FULL_USER: made.user},
-            "ownerReferences": [owner],
+            "ownerReferences": [_owner(made, root_uid)],
         },
-        "spec": merged(_spec(made), template.pod),
+        "spec": merged(_spec(made, root_uid), template.pod),
     }
 
 
 def pod_name(made: Made, index: int, root_uid: str) -> str:
     """Return the name of a pod. Pods of an earlier root, which may still end, have other names."""
-    return f"{made.root_name}-{zlib.crc32(root_uid.encode()) & 0xFFFFF:05x}-{index}"
+    return f"{_prefix(made, root_uid)}-{index}"
 
 
-def _spec(made: Made) -> Object:
+def secret_name(made: Made, root_uid: str) -> str:
+    """Return the name of the Secret of the switchboard."""
+    return f"{_prefix(made, root_uid)}-{SWITCHBOARD}"
+
+
+def _prefix(made: Made, root_uid: str) -> str:
+    return f"{made.root_name}-{zlib.crc32(root_uid.encode()) & 0xFFFFF:05x}"
+
+
+def _spec(made: Made, root_uid: str) -> Object:
     source, template = made.source, made.source.template
     holder = [made.python, "-I", "-S", "-c", HOLDER.read_text()]
     times = [f"{source.hold:g}", f"{source.start_timeout:g}", f"{made.until:.0f}"]
-    volumes, mounts = _volumes(made)
+    times += [f"{SWITCHBOARD_DIR}/{PROGRAM}"] * made.has_switchboard
+    volumes, mounts = _volumes(made, root_uid)
     container: dict[str, object] = {
         "name": CONTAINER,
         "image": template.image,
@@ -152,12 +193,17 @@ def _spec(made: Made) -> Object:
     return {**spec, **{key: value for key, value in optional.items() if value}}
 
 
-def _volumes(made: Made) -> tuple[list[Object], list[Object]]:
+def _volumes(made: Made, root_uid: str) -> tuple[list[Object], list[Object]]:
     volumes: list[Object] = [{"name": "mesh", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}]
     mounts: list[Object] = [
         {"name": "mesh", "mountPath": REMOTE_DIR},
         {"name": "tmp", "mountPath": "/tmp"},  # control sockets lie there
     ]
+    if made.has_switchboard:
+        # Without the right to create Secrets there is none, and each pod has a stream of its own.
+        secret = {"secretName": secret_name(made, root_uid), "defaultMode": 0o444, "optional": True}
+        volumes.append({"name": SWITCHBOARD, "secret": secret})
+        mounts.append({"name": SWITCHBOARD, "mountPath": SWITCHBOARD_DIR, "readOnly": True})
     if made.source.template.shm:
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": made.source.template.shm}})
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})
@@ -232,6 +278,7 @@ def role_object(*, is_existing: bool) -> Object:
     if own:
         rules.append({"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["list"]})
         rules.append({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "create", "delete"]})
+        rules.append({"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]})
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",

@@ -7,6 +7,7 @@ const ROW = 20; // pixels
 const WINDOW = 200; // lines that are asked for at once
 const KEPT = 40; // windows in memory
 const HEIGHT_MAX = 8_000_000; // pixels: browsers cannot scroll over more; beyond it a pixel stands for several lines
+const SOON_MS = 100; // to the next request for a window that has grown
 const MARGIN = 10; // rows above and below the visible ones
 
 export class Lines {
@@ -36,12 +37,10 @@ export class Lines {
     this.draw();
   }
 
-  /** Note how many lines there are now. The last window may have grown. */
+  /** Note how many lines there are now. */
   grow(total) {
     if (total === this.total) return;
-    const last = Math.floor(Math.max(0, this.total - 1) / WINDOW);
     if (total < this.total) this.windows.clear();
-    else if (this.windows.get(last)?.length < WINDOW) this.windows.delete(last);
     this.total = total;
     if (this.follows && this.target < 0) this.toEnd();
     this.draw();
@@ -100,10 +99,14 @@ export class Lines {
       h("span", { class: "text" }, typeof text === "string" ? text : text.map(([name, part]) => (name ? h("span", { class: name }, part) : part))));
   }
 
-  /** Ask for windows that are missing. */
+  isWhole(number) {
+    return this.windows.has(number) && this.windows.get(number).length >= Math.min(WINDOW, this.total - number * WINDOW);
+  }
+
+  /** Ask for windows that are missing or have grown. */
   load(first, last) {
     for (let number = first; number <= last && number * WINDOW < this.total; number += 1) {
-      if (this.windows.has(number) || this.waiting.has(number)) continue;
+      if (this.isWhole(number) || this.waiting.has(number)) continue;
       this.waiting.add(number);
       this.fetch(number, this.filter);
     }
@@ -117,6 +120,11 @@ export class Lines {
       const found = await get(`runs/${this.run}/lines?${query}`, this.signal);
       if (filter !== this.filter) return;
       this.windows.set(number, found.rows);
+      if (!this.isWhole(number)) { // it has grown while the answer was on its way
+        setTimeout(() => { this.waiting.delete(number); this.draw(); }, SOON_MS);
+        this.draw();
+        return;
+      }
       for (const key of this.windows.keys()) if (this.windows.size > KEPT && key !== number) this.windows.delete(key);
       this.waiting.delete(number);
       this.draw();

@@ -11,10 +11,13 @@ const AGAIN_MS = 5000;
 
 export async function metricsPart(below, { run, signal, view }) {
   let asked = 0;
+  let isBusy = false; // long output takes the server longer than the time between two requests
 
   async function draw() {
+    if (isBusy) return;
+    isBusy = true;
+    const { metrics, cut } = await get(`runs/${run}/metrics`, signal).finally(() => { isBusy = false; });
     asked = Date.now();
-    const { metrics, cut } = await get(`runs/${run}/metrics`, signal);
     const names = Object.keys(metrics);
     put(below, cut ? h("p", { class: "notice" }, "the output is long: these are its first numbers") : null,
       names.length ? h("div", { class: "cards", id: "metrics" }, names.map((name) => plot(name, metrics[name])))
