@@ -110,7 +110,6 @@ def test_the_prerun_of_each_host_comes_back_after_a_rank_has_moved(tmp_path: Pat
     assert found == {
         (0, Stream.PRERUN): b"on a\n",
         (1, Stream.PRERUN): b"on b, in more words\n",
-        (spec.placed(hosts).first(2), Stream.PRERUN): b"on spare\n",
         (1, Stream.STDOUT): b"before\nafter\n",
         (spec.placed(hosts).first(2), Stream.PRERUN): b"on spare\n",
     }
