@@ -31,6 +31,7 @@ from benchmarks.plots import write_plots
 from benchmarks.program_goals import programs
 from benchmarks.rows import Chosen, Row
 from benchmarks.scale import scale
+from benchmarks.slurm import slurm
 from benchmarks.stage import OURS, REPOSITORY, Variant
 from benchmarks.steady import steady
 from benchmarks.switchboard import switchboard
@@ -53,7 +54,9 @@ ranks in [scale.md](scale.md).
 LOGS = "# How fast output comes through\n\nWritten by `inv dev.bench --rows logs --write`.\n"
 UI = "# How fast the pages are\n\nWritten by `inv dev.bench --rows ui --write`.\n"
 SYNC = "# How fast the workspace travels\n\nWritten by `inv dev.bench --rows sync --write`.\n"
-PERFORMANCE = Page(DOCS / "performance.md", INTRODUCTION, ("launch", "loop", "kill", "check", "steady", "carriers"))
+PERFORMANCE = Page(
+    DOCS / "performance.md", INTRODUCTION, ("launch", "loop", "kill", "check", "steady", "carriers", "slurm")
+)
 PROGRAMS = """\
 # How fast programs are
 
@@ -70,6 +73,7 @@ ROWS: dict[str, tuple[Row, Page, Chosen]] = {
     "check": (check, PERFORMANCE, Chosen()),
     "steady": (steady, PERFORMANCE, Chosen(hosts=(32,))),
     "carriers": (carriers, PERFORMANCE, Chosen(rounds=3)),
+    "slurm": (slurm, PERFORMANCE, Chosen(rounds=3)),
     "logs": (logs, Page(DOCS / "logs-performance.md", LOGS, ("logs",)), Chosen(rounds=3)),
     "sync": (sync, Page(DOCS / "sync-performance.md", SYNC, ("sync",)), Chosen(rounds=3)),
     "orphans": (orphans, RELIABILITY, Chosen()),

@@ -19,6 +19,7 @@ from tests.lab import Lab, LabError, TestHost, eventually
 NODES = 4
 PROGRAMS = ("slurmctld", "slurmd", "munged", "srun", "sbatch")
 DAEMONS = re.compile(r"(\S*/)?(munged|slurmctld|slurmd)\b|slurmstepd|\[?slurmscriptd|sackd")
+SRUN_PORTS = (61001, 62000)  # beyond those that Linux gives to connections
 START_S = 60.0
 SETTLE_S = 60.0  # for jobs to end, on a machine with much to do
 
@@ -48,6 +49,7 @@ AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 KillWait={kill_wait}
 MinJobAge=300
+SrunPortRange={first_port}-{last_port}
 NodeName={nodes} CPUs=8 RealMemory=4000 State=UNKNOWN
 PartitionName=main Nodes={nodes} Default=YES MaxTime=INFINITE State=UP
 PartitionName=closed Nodes={nodes} State=DOWN
@@ -97,7 +99,12 @@ class SlurmCluster:
     def _start(self) -> None:
         names = [host.name for host in self.nodes]
         text = CONFIG.format(
-            login=self.login.name, address=self.login.address, nodes=",".join(names), kill_wait=self._kill_wait
+            login=self.login.name,
+            address=self.login.address,
+            nodes=",".join(names),
+            kill_wait=self._kill_wait,
+            first_port=SRUN_PORTS[0],
+            last_port=SRUN_PORTS[1],
         )
         munge = (
             "install -d -m 755 -o munge -g munge /run/munge; install -d -m 700 -o munge -g munge /var/log/munge "

@@ -169,10 +169,15 @@ class Assembled:
         """Run it to its end, and show how it ended."""
         parts, store = self._parts, self.store
         verdict: Verdict | None = None
+        line = ""
 
         def conclude(outcome: Outcome) -> None:
-            nonlocal verdict
-            verdict = store.finish(outcome) if store else None
+            nonlocal verdict, line
+            if store:
+                carrier, account = parts.carrier or carrier_of(parts.cluster), dict[str, object]()
+                if outcome.started and not outcome.goes_on:
+                    account, line = carrier.account(parts.cluster, os.environ)
+                verdict = store.finish(outcome, account)
 
         try:
             outcome = self.launcher.run(conclude)
@@ -186,6 +191,7 @@ class Assembled:
             store=store,
             logs=parts.attaching.told if parts.attaching else None,
             summary=parts.summary,
+            account=line,
             is_shown=self.launcher.is_shown,
         )
         self._screen.conclude(ended)

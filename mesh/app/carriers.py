@@ -48,6 +48,8 @@ class Carrier(Struct, frozen=True, kw_only=True):
     shell: Callable[[Cluster, Host, Sequence[str]], list[str] | None] = lambda cluster, host, words: None
     describe: Callable[[Cluster, Host], str] = lambda cluster, host: ""  # how a host is reached, for people
     findings: Callable[[Host], Sequence[Finding]] = lambda host: ()  # of a check, on this machine
+    # Returns a scheduler's account of the hosts after a run, for run.json and for a line of the summary.
+    account: Callable[[Cluster, Mapping[str, str]], tuple[dict[str, object], str]] = lambda cluster, environ: ({}, "")
     hints: Mapping[str, str] = field(default_factory=dict)  # for hosts that do not reach each other (check/reaching.py)
     shm_hint: str = ""  # for a small /dev/shm, where hosts are containers
 
@@ -179,6 +181,13 @@ def _slurm_described(cluster: Cluster, host: Host) -> str:
     return described(cluster, host)
 
 
+def _slurm_account(cluster: Cluster, environ: Mapping[str, str]) -> tuple[dict[str, object], str]:
+    from mesh.backends.slurm.accounting import account_line, account_of
+
+    found = account_of(cluster, environ)
+    return found, account_line(found)
+
+
 PODS_HINT = "allow TCP between these pods: a NetworkPolicy may forbid it (kubectl get networkpolicy)"
 SLURM_HINT = "allow TCP between these nodes, on all ports or on those of `ports:` in cluster.yaml"
 SHM_HINT = "`shm: 16Gi` below kubernetes: in cluster.yaml; other pods: an emptyDir with `medium: Memory` at /dev/shm"
@@ -214,6 +223,7 @@ CARRIERS: Mapping[str, Carrier] = {
         steps=SLURM_STEPS,
         shell=_slurm_shell,
         describe=_slurm_described,
+        account=_slurm_account,
         hints=dict.fromkeys(("silent", "refused", "unresolved"), SLURM_HINT),
     ),
     "local": Carrier(open=_open_command, descriptors=2, locks=False, steps=("reach", "python")),

@@ -185,7 +185,8 @@ class Screen:
         from mesh.app.missing import advised, in_mesh_yaml, naming
 
         logs, verdict = ended.logs or store.logs, naming(advised(ended.verdict, self._spec), typed)
-        return run_summary(in_mesh_yaml(outcome, self._spec), placement, verdict, store.prepared, logs, typed)
+        lines = run_summary(in_mesh_yaml(outcome, self._spec), placement, verdict, store.prepared, logs, typed)
+        return [*lines[:-1], ended.account, lines[-1]] if lines and ended.account else lines
 
 
 class Conclusion(Struct, frozen=True, kw_only=True):
@@ -196,6 +197,7 @@ class Conclusion(Struct, frozen=True, kw_only=True):
     store: StoreSink | None  # None: the run is not kept
     logs: Path | None  # the directory to name instead of the store's
     summary: Summary | None  # the last lines, where the run is not kept
+    account: str  # the scheduler's account of the hosts, in one line; "": there is none
     is_shown: bool  # false if a reader of the output stood still when the run was interrupted
 
 

@@ -302,6 +302,8 @@ def slurm_schema() -> Schema:
         "hold": about("how long an idle allocation waits for the next command (10m)", span),
         "start_timeout": about("time to begin; else it is cancelled (1h)", span),
         "warn": about("a signal for every rank before the end, as SIGUSR1 60s", TEXT),
+        "local": about("mesh's directory on each node, which goes with the allocation", FLAG),
+        "reach": about("how nodes are reached (switchboard)", {"enum": [slurm.SWITCHBOARD, slurm.SSH]}),
         "jobid": about("an allocation that is there, as 12345", SCALAR),
         **{key: about("as sbatch has it", SCALAR) for key in slurm.TEXTS},
     }

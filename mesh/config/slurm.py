@@ -32,9 +32,11 @@ TEXTS = ("nodelist", "partition", "account", "qos", "reservation", "constraint",
 NUMBERS = ("nodes", "cpus_per_task")
 REQUEST_KEYS = (*NUMBERS, *TEXTS, "gpus_per_node", "mem", "time", "comment", "exclusive", "extra")
 TIMES = ("hold", "start_timeout")
-MADE_KEYS = (*REQUEST_KEYS, *TIMES, "warn")
-EXISTING_KEYS = ("jobid", "hold", "warn")
-ALL_KEYS = (*MADE_KEYS, "jobid")
+MADE_KEYS = (*REQUEST_KEYS, *TIMES, "warn", "local")
+EXISTING_KEYS = ("jobid", "hold", "warn", "reach")
+ALL_KEYS = (*MADE_KEYS, "jobid", "reach")
+FLAGS = ("exclusive", "local")
+SSH, SWITCHBOARD = "ssh", "switchboard"  # values of `reach`
 INSTEAD = ("hosts", "slices")  # keys that list hosts
 MEANINGLESS = ("port", "keep", "backend", "command", "tpu", "kubernetes")
 LOGIN_KEYS = ("user", "identity_file", "password_env", "host_keys")  # of the login node, which gateway: names
@@ -69,6 +71,8 @@ class Allocation(Source, frozen=True, kw_only=True):
     login: Host | None = None  # where Slurm's commands are; None: on this machine
     hold: float = DEFAULT_HOLD_S  # seconds that mesh's step waits for the next command
     warn: Warn | None = None
+    is_by_ssh: bool = False  # nodes are reached by SSH, and mesh starts no step
+    like: Host | None = None  # user and key of the nodes then
     place: str = ""  # in cluster.yaml, for messages; "": in no file
 
 
@@ -84,6 +88,7 @@ class MadeAllocation(Source, frozen=True, kw_only=True):
     start_timeout: float = DEFAULT_START_S  # seconds until it begins; then it is cancelled
     warn: Warn | None = None
     login: Host | None = None  # as in Allocation
+    local: bool = False  # mesh's directory is on each node, and goes with the allocation
     place: str = ""
 
     @property
@@ -124,8 +129,14 @@ def read(cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, proble
         job = section.text("jobid", EXPECTED_JOB)
         if not JOB.fullmatch(job):
             section.unexpected("jobid", EXPECTED_JOB)
-        return Allocation(job=job, hold=_hold(section), warn=_warn(section), login=login, place=place)
+        by_ssh = _is_by_ssh(section)
+        found = Allocation(job=job, hold=_hold(section), warn=_warn(section), login=login, place=place)
+        return replace(found, is_by_ssh=by_ssh, like=like)
     section = Section(node, where, ALL_KEYS, problems, "a mapping with nodes: or jobid:")
+    if "reach" in section:
+        section.add("reach", "has a meaning beside jobid: alone (an allocation that is there)")
+    if "local" in section and "remote_dir" in cluster:
+        section.add("local", "has remote_dir: beside it; one of the two names mesh's directory")
     request = _request(section)
     if not {"nodes", "nodelist"} & set(written):
         problems.add(node, where, "expected nodes: (how many), nodelist: or jobid: (an allocation that is there)")
@@ -135,6 +146,7 @@ def read(cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, proble
     return MadeAllocation(
         request=request,
         exclusive=section.flag("exclusive"),
+        local=section.flag("local"),
         extra=_extra(section),
         hold=_hold(section),
         start_timeout=start,
@@ -155,15 +167,15 @@ def overridden(cluster: Cluster, nodes: int, changes: Mapping[str, str]) -> Clus
     if not isinstance(source, MadeAllocation):
         flag = "--nodes" if nodes else "--slurm"
         raise UsageError(f"{flag}: mesh asks for no allocation of {cluster.name}", hint=f"mesh clusters {cluster.name}")
-    request, exclusive, times = dict(source.request), source.exclusive, dict[str, float]()
+    request, flags, times = dict(source.request), dict[str, bool](), dict[str, float]()
     if nodes:
         request["nodes"] = str(nodes)
     for key, value in changes.items():
         place = f"--slurm {key}"
         if key in TIMES:
             times[key] = read_seconds(place, value) or 0.0
-        elif key == "exclusive":
-            exclusive = _flag(place, value)
+        elif key in FLAGS:
+            flags[key] = _flag(place, value)
         elif key in REQUEST_KEYS and key != "extra":
             if problem := _problem(key, value):
                 raise UsageError(f"{place}: expected {problem}, found {value!r}")
@@ -171,7 +183,7 @@ def overridden(cluster: Cluster, nodes: int, changes: Mapping[str, str]) -> Clus
         else:
             near = did_you_mean(key, [one for one in MADE_KEYS if one not in ("extra", "warn")])
             raise UsageError(f"--slurm: no key {key!r}{near}", hint="mesh run --slurm partition=debug CLUSTER COMMAND")
-    return replace(cluster, source=replace(source, request=request, exclusive=exclusive, **times))
+    return replace(cluster, source=replace(source, request=request, **flags, **times))
 
 
 def read_change(flag: str, text: str) -> Mapping[str, str]:
@@ -276,6 +288,13 @@ def _warn(section: Section) -> Warn | None:
     if text and found is None:
         section.unexpected("warn", EXPECTED_WARN)
     return found
+
+
+def _is_by_ssh(section: Section) -> bool:
+    reach = section.text("reach", f"{SWITCHBOARD} or {SSH}", SWITCHBOARD)
+    if reach not in (SWITCHBOARD, SSH):
+        section.unexpected("reach", f"{SWITCHBOARD} or {SSH}")
+    return reach == SSH
 
 
 def _flag(place: str, text: str) -> bool:

@@ -210,8 +210,11 @@ class StoreSink:
         self._masks.finish()
         self._shelf.close_all()
 
-    def finish(self, outcome: Outcome) -> Verdict | None:
-        """Complete run.json, and let go of the directory; returns the verdict on the run."""
+    def finish(self, outcome: Outcome, account: Mapping[str, object] | None = None) -> Verdict | None:
+        """Complete run.json, and let go of the directory; return the verdict on the run.
+
+        account: of Slurm, after the run
+        """
         placement = self._placement.moved(outcome.moved)
         verdict = make_verdict(outcome, placement, self.said if Stream.STDOUT in self._streams else self.set_up)
         if outcome.goes_on:
@@ -219,6 +222,7 @@ class StoreSink:
             self._about |= {"detached": True} if outcome.cause is not Cause.PREPARE else {}
         else:
             self._about |= describe_end(outcome, placement, verdict)
+            self._about |= {"slurm": dict(account)} if account else {}
             self._about.pop(UNFETCHED, None)
         self._write_events()
         try:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import REPOSITORY, Home
 from tests.lab import eventually
-from tests.slurmcluster import NODES, SlurmCluster, is_installed
+from tests.slurmcluster import NODES, SRUN_PORTS, SlurmCluster, is_installed
 
 pytestmark = [
     pytest.mark.root,
@@ -21,6 +21,7 @@ pytestmark = [
 ]
 PATIENT_S = 120.0  # for what takes seconds, on a machine with much to do
 SLEEP = "sleep 4567"
+LOCAL_FILES = "cd /tmp/mesh-slurm-*/workspaces/project-* && ls"
 STUBBORN = f"trap '' TERM; (setsid {SLEEP} &); exec {SLEEP}"  # two processes, one outside of the rank's session
 
 
@@ -69,12 +70,15 @@ def all_gone(slurm: SlurmCluster) -> bool:
 
 
 def test_an_allocation_is_asked_for_used_again_and_ends_itself(slurm: SlurmCluster, home: Home) -> None:
-    home.clusters(described(slurm, "time: 2:00:00"))
+    home.clusters(described(slurm, "time: 2:00:00", "local: true").replace("hold: 5s", "hold: 10s"))
     program = "import os; print(open('data').read(), [name for name in os.environ if 'SLURM' in name])"
     home.files(train__py=program, data="x")
-    first = home.mesh("run", "big", "python3", "train.py", within=PATIENT_S)
-    assert (first.status, first.lines) == (0, [f"[{rank}] x []" for rank in range(NODES)])
+    first = home.mesh("run", "-q", "big", "python3", "train.py", within=PATIENT_S)
+    assert (first.status, first.lines, first.err) == (0, [f"[{rank}] x []" for rank in range(NODES)], "")
     (job,) = slurm.jobs()
+    port = slurm.run("squeue", "-h", "-o", "%k").rpartition(":")[2]
+    assert SRUN_PORTS[0] <= int(port) <= SRUN_PORTS[1]
+    assert [host.run("sh", "-c", LOCAL_FILES).splitlines() for host in slurm.nodes] == [["data", "train.py"]] * NODES
     late = home.mesh("exec", "--timeout", "3h", "big", "true", within=PATIENT_S)
     assert (late.status, f"--timeout: Slurm ends job {job} of big at" in late.err) == (2, True), late.err
     printed = home.mesh("exec", "--slurm-env", "big", "sh", "-c", "echo $SLURM_JOB_ID $SLURM_PROCID", within=PATIENT_S)
@@ -84,12 +88,15 @@ def test_an_allocation_is_asked_for_used_again_and_ends_itself(slurm: SlurmClust
     assert slurm.jobs() == [job]
     assert f"job {job}" in home.mesh("clusters").out.decode()
     assert eventually(lambda: not slurm.jobs() and all_gone(slurm), PATIENT_S)
-    assert "Comment=mesh ended: nobody has used it for 5 s" in slurm.run("scontrol", "show", "job", job)
+    assert "Comment=mesh ended: nobody has used it for 10 s" in slurm.run("scontrol", "show", "job", job)
+    assert not [place for host in slurm.nodes for place in host.path("/tmp").glob("mesh-slurm-*")]
 
 
 def test_a_detached_run_holds_its_allocation_and_is_found_from_elsewhere(slurm: SlurmCluster, home: Home) -> None:
-    run = home.mesh("run", "-d", "big", *SLEEP.split(), within=PATIENT_S)
+    run = home.mesh("run", "-d", "big", "sh", "-c", f"echo rank $RANK; exec {SLEEP}", within=PATIENT_S)
     assert run.status == 0, run.err
+    assert sorted(home.mesh("logs", "last", within=PATIENT_S).lines) == [f"[{n}] rank {n}" for n in range(NODES)]
+    assert home.mesh("stacks", "last", within=PATIENT_S).status == 0
     for record in (home.path / ".local/state/mesh/allocations").glob("*.json"):
         record.unlink()  # as on another machine: the batch script has the key
     listed = home.mesh("ps", "big", within=PATIENT_S)
@@ -100,6 +107,7 @@ def test_a_detached_run_holds_its_allocation_and_is_found_from_elsewhere(slurm: 
     assert (refused.status, slurm.jobs()) == (75, [job])
     assert home.mesh("ssh", "big:2", "hostname", within=PATIENT_S).out.decode().strip() == slurm.nodes[2].name
     assert home.mesh("stop", "last", within=PATIENT_S).status == 0
+    assert home.mesh("attach", "last", within=PATIENT_S).status == 128 + signal.SIGTERM
     assert home.mesh("down", "big", within=PATIENT_S).status == 0
     assert slurm.jobs() == []
 
@@ -120,7 +128,12 @@ def test_killed_clients_leave_nothing_and_an_allocation_that_was_there_stays(slu
     (theirs,) = slurm.jobs()
     login = described(slurm).partition("  slurm:")[0].replace("big:", "mine:")
     made = described(slurm).replace(f"nodes: {NODES}", "nodes: 2")
-    home.clusters(f"{made}{login}  slurm: {{jobid: {theirs}, hold: 0}}\n")
+    near = login.replace("mine:", "near:")
+    home.clusters(
+        f"{made}{login}  slurm: {{jobid: {theirs}, hold: 8s}}\n{near}  slurm: {{jobid: {theirs}, reach: ssh}}\n"
+    )
+    done = home.mesh("exec", "near", "hostname", within=PATIENT_S)
+    assert done.lines == [f"[{number}] {host.name}" for number, host in enumerate(slurm.nodes[:2])], done.err
     for _ in range(2):  # the second one finds the first one's step
         done = home.mesh("exec", "mine", "hostname", within=PATIENT_S)
         assert done.lines == [f"[{number}] {host.name}" for number, host in enumerate(slurm.nodes[:2])]

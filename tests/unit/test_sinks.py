@@ -440,7 +440,7 @@ def test_the_run_directory(tmp_path: Path) -> None:
         first=exited(1, 3),
         exits=(exited(1, 3), exited(2, by=15)),
     )
-    sink.finish(outcome)
+    sink.finish(outcome, {"job": "12"})
     assert not sink.problem
     assert (sink.logs / "rank-0007.out").read_bytes() == b"\x07\xff" * 3
     assert (sink.logs / "rank-0007.err").read_bytes() == b""
@@ -449,6 +449,7 @@ def test_the_run_directory(tmp_path: Path) -> None:
     about = json.loads((sink.directory / "run.json").read_text())
     assert {"run", "cluster", "command", "started", "ended", "exit_code", "cause", "ranks"} <= about.keys()
     assert (about["run"], about["cluster"], about["exit_code"], about["cause"]) == ("r1", "pod", 3, "rank")
+    assert about["slurm"] == {"job": "12"}
     assert about["ranks"][1] == {"rank": 1, "host": "tpu-1", "code": 3, "ended": 5.0}
     assert about["ranks"][2] == {"rank": 2, "host": "tpu-2", "signal": 15, "ended": 5.0}
     assert "swordfish" not in (sink.directory / "run.json").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mesh.backends.slurm import commands
+from mesh.backends.slurm.accounting import account_line, accounted
 from mesh.backends.slurm.commands import end_of, fields_of, parsed, waits_for, words_of
 from mesh.backends.slurm.login import SHELL, Done, LocalLogin
 from mesh.backends.slurm.records import AllocationRecords
@@ -22,7 +24,8 @@ from mesh.core.events import Ended, Event, Exited, PrepareFailed
 from mesh.engine.announced import with_reasons
 from mesh.engine.slurmenv import slurm_environment
 from mesh.hosts.slurm import render
-from mesh.hosts.slurm.holder import FIRST_CLIENT_S, Ending, Hold, as_bytes, remove_own, sized
+from mesh.hosts.slurm.holder import FIRST_CLIENT_S, Ending, Hold, as_bytes, port_range, remove_own, sized
+from mesh.hosts.slurm.made import key_days
 from mesh.hosts.slurm.making import Made, Maker, NotOurs
 
 SOURCE = MadeAllocation(
@@ -75,6 +78,76 @@ def test_another_request_has_another_digest() -> None:
     assert render.digest_of(SOURCE, "python3") == digest
 
 
+def test_a_directory_of_nodes_is_known_to_all_who_have_the_key_and_to_nobody_else() -> None:
+    source = MadeAllocation(request={"nodes": "4"}, local=True)
+    given = render.values(source, "KEY", b"zip", "python3", [])
+    assert given["local"] == render.local_directory("KEY")
+    assert given["local"] != render.local_directory("OTHER KEY")
+    assert render.digest_of(source, "python3") != render.digest_of(MadeAllocation(request={"nodes": "4"}), "python3")
+
+
+def test_the_switchboard_listens_at_a_port_that_the_site_opens() -> None:
+    config = "SrunEpilog              = (null)\nSrunPortRange           = 60001-63000\nTaskPlugin = task/none\n"
+    assert port_range(config) == (60001, 63000)
+    assert port_range(config.replace("60001-63000", "0-0")) == (0, 0)
+    assert port_range("SrunProlog              = (null)\n") == (0, 0)
+
+
+def test_a_key_is_valid_for_longer_than_its_allocation() -> None:
+    assert key_days(commands.limit_of("90-0")) > 90
+    assert key_days(commands.limit_of("UNLIMITED")) > 3000
+    assert key_days(commands.limit_of("30")) < 40
+
+
+ACCOUNT = """\
+12|70|||billing=4,cpu=4,mem=16G,node=4
+12.batch|70|10264K|0|cpu=1,mem=4G,node=1
+12.extern|70|100K|0|billing=4,cpu=4,mem=16G,node=4
+12.0|69|204800K|1532|cpu=4,mem=16G,node=4
+"""
+
+
+def test_an_account_of_slurm_is_read_where_there_is_one() -> None:
+    found = accounted("12", ACCOUNT)
+    assert found == {
+        "job": "12",
+        "elapsed": 70,
+        "max_rss": 204800 * 1024,
+        "energy_joules": 1532,
+        "tres": "billing=4,cpu=4,mem=16G,node=4",
+    }
+    assert account_line(found).startswith("job 12 of Slurm so far: 70 s, billing=4,cpu=4,mem=16G,node=4, most memory")
+    assert (accounted("13", ACCOUNT), accounted("12", ""), account_line({})) == ({}, {}, "")
+    assert accounted("12", "12|0|||\n") == {"job": "12", "elapsed": 0}
+
+
+class Answering:
+    """A login node whose commands all print the same."""
+
+    name, is_here = "login", True
+
+    def __init__(self, out: str) -> None:
+        self.out = out
+
+    def run(self, argv: Sequence[str], data: bytes = b"", timeout: float = 0.0) -> Done:
+        return Done(status=0, out=self.out, error="")
+
+    def dial(self, host: str, port: int) -> socket.socket:
+        raise OSError("no way")
+
+    def terminal(self, argv: Sequence[str]) -> list[str]:
+        return list(argv)
+
+    def close(self) -> None: ...
+
+
+def test_a_site_without_accounts_is_not_asked_for_them() -> None:
+    config = "KillWait                = 30 sec\nAccountingStorageType   = accounting_storage/{}\n"
+    assert commands.site_of(Answering(config.format("slurmdbd"))) == commands.Site(kill_wait=30.0, accounts=True)
+    assert not commands.site_of(Answering(config.format("none"))).accounts
+    assert commands.site_of(Answering("")) == commands.Site()
+
+
 def test_a_command_of_the_login_node_gets_its_words_and_its_input_unchanged() -> None:
     line = shlex.join(["sh", "-c", 'printf "[%s]" "$@"; cat', "sh", "a b", "it's", "$HOME", "*"])
     done = subprocess.run(SHELL, input=f"{line}\nrest\n".encode(), capture_output=True, check=True)
@@ -94,6 +167,16 @@ def test_answers_of_squeue() -> None:
     assert (seven.job, seven.is_living, seven.address, seven.end) == ("7", True, "h1:4711", 1795669999.0)
     assert (twelve.is_waiting, twelve.address) == (True, "")
     assert waits_for(twelve).startswith("jobs of a higher priority are first (Priority); Slurm expects it to begin at ")
+
+
+def test_a_job_that_its_holder_ends_has_no_switchboard() -> None:
+    (job,) = parsed("7|RUNNING|None|1795663377|N/A|h1|h1|mesh ended: nobody has used it for 5 s\n")
+    assert (job.is_ending, job.address) == (True, "")
+
+
+def test_a_holder_that_was_killed_is_the_end_of_its_job() -> None:
+    fields = fields_of("JobId=7 JobName=x\n   JobState=COMPLETING Reason=None\n   ExitCode=0:9 DerivedExitCode=0:0\n")
+    assert end_of(fields) == "its holder has failed"
 
 
 def test_the_words_of_a_failed_command() -> None:

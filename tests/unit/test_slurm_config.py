@@ -51,6 +51,15 @@ WRONG = {
     "hosts beside it": ("slurm: {nodes: 2}\n  hosts: [a]", "big.slurm: has hosts: beside it"),
     "a key of SSH": ("slurm: {nodes: 2}\n  gateway: g\n  port: 22", "big.port: has no meaning beside slurm:"),
     "no login node": ("slurm: {nodes: 2}\n  user: me", "big.user: has no meaning without gateway:"),
+    "SSH to nodes that are asked for": (
+        "slurm: {nodes: 2, reach: ssh}",
+        "big.slurm.reach: has a meaning beside jobid: alone",
+    ),
+    "no way": ("slurm: {jobid: 12, reach: rsh}", "big.slurm.reach: expected switchboard or ssh, found 'rsh'"),
+    "two directories": (
+        "slurm: {nodes: 2, local: true}\n  remote_dir: /x",
+        "big.slurm.local: has remote_dir: beside it",
+    ),
     "no end": ("slurm: {nodes: 2, hold: .inf}", "big.slurm.hold: expected"),
 }
 
@@ -111,11 +120,22 @@ def test_an_existing_allocation_is_named_in_the_file(tmp_path: Path) -> None:
     assert (source.job, source.hold) == ("12345", 0.0)
 
 
+def test_nodes_of_an_existing_allocation_may_be_reached_by_ssh(tmp_path: Path) -> None:
+    text = "big:\n  user: me\n  gateway: login1\n  slurm: {jobid: 12, reach: ssh}\n"
+    source = found(tmp_path, text).source
+    assert isinstance(source, Allocation)
+    assert source.is_by_ssh
+    assert source.like is not None
+    assert source.like.user == "me"
+
+
 def test_overrides_change_one_request(tmp_path: Path) -> None:
     cluster = found(tmp_path, WHOLE)
-    source = overridden(cluster, 4, {"partition": "debug", "exclusive": "false", "hold": "5s"}).source
+    changes = {"partition": "debug", "exclusive": "false", "hold": "5s", "local": "true"}
+    source = overridden(cluster, 4, changes).source
     assert isinstance(source, MadeAllocation)
     assert (source.nodes, source.request["partition"], source.exclusive, source.hold) == (4, "debug", False, 5.0)
+    assert source.local
     assert overridden(cluster, 0, {}) is cluster
 
 

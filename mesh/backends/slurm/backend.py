@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from mesh.backends.slurm import commands
-from mesh.backends.slurm.login import LocalLogin, Login, NoForwarding, SshLogin, login_of
+from mesh.backends.slurm.login import Login, NoForwarding, SshLogin, login_of
 from mesh.backends.slurm.records import AllocationRecord, AllocationRecords
 from mesh.backends.switchboard.backend import Advice, SwitchboardBackend
 from mesh.backends.switchboard.ways import SocketChannel, channel_of, relay_argv
@@ -84,7 +85,6 @@ class SlurmBackend(SwitchboardBackend):
         names = [host.name for host in cluster.hosts]
         self._login = login_of(cluster, environ)
         self._job, self._record, self._python = cluster.allocation.job, record, cluster.python
-        self._relays = False  # the login node forwards nothing
         advice = SlurmAdvice(self._login, self._job, names, cluster.python)
         self._is_announced = False  # the holder has sent that Slurm ends the allocation
         super().__init__(self._dial, record.key, names, advice)
@@ -124,25 +124,11 @@ class SlurmBackend(SwitchboardBackend):
         """Return a connection to the port of the switchboard. Raises HostUnreachable."""
         host, _, port = self._record.address.rpartition(":")
         try:
-            return self._connection(host, int(port))
+            return connected(self._login, host, int(port), self._python)
         except HostUnreachable:
             raise
         except (OSError, EOFError, MeshError) as error:
             raise self._refused(host, port, str(error)) from error
-
-    def _connection(self, host: str, port: int) -> Channel:
-        login = self._login
-        if isinstance(login, SshLogin):
-            if not self._relays:
-                try:
-                    channel = login.dial(host, port)
-                    channel.settimeout(None)
-                    return SocketChannel(channel)
-                except NoForwarding:
-                    self._relays = True
-            return SocketChannel(login.start(_in_one_line(relay_argv(host, port, self._python))))
-        assert isinstance(login, LocalLogin)
-        return channel_of(login.dial(host, port))
 
     def _refused(self, host: str, port: str, why: str) -> HostUnreachable:
         """Return the error for a switchboard that is not reached: the job may have ended."""
@@ -158,6 +144,23 @@ class SlurmBackend(SwitchboardBackend):
             return HostUnreachable(text, hint=f"scontrol show job {self._job}", step=SCHEDULE, is_final=True)
         text = f"the switchboard at {host} port {port} of allocation {self._job}: {why}"
         return HostUnreachable(text, hint=f"squeue --jobs={self._job} --format='%i %T %k'", step=SWITCHBOARD)
+
+
+def connected(login: Login, host: str, port: int, python: str) -> Channel:
+    """Return a connection from the login node, or by a program there if it forwards none.
+
+    Raises OSError, EOFError and MeshError.
+    """
+    try:
+        own = login.dial(host, port)
+    except NoForwarding:
+        if not isinstance(login, SshLogin):
+            raise
+        return SocketChannel(login.start(_in_one_line(relay_argv(host, port, python))))
+    if isinstance(own, socket.socket):
+        return channel_of(own)
+    own.settimeout(None)
+    return SocketChannel(own)
 
 
 def _in_one_line(argv: Sequence[str]) -> list[str]:

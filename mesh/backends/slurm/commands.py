@@ -17,6 +17,8 @@ FIELDS = ("%i", "%T", "%r", "%S", "%e", "%N", "%B", "%k")
 SEPARATOR = "|"
 EPOCH = ("env", "SLURM_TIME_FORMAT=%s")  # the login node may be in another time zone
 MARK = "mesh"  # begins the comment of a job that has a switchboard
+ENDED = f"{MARK} ended: "  # begins that of a job whose holder ends it
+KILLED = "0:9"  # ExitCode of a job whose holder was killed
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 LIVING = ("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING")
 CONTROLLER_AWAY = ("Unable to contact slurm controller", "Socket timed out", "Connection refused")
@@ -84,12 +86,24 @@ class Job(Struct, frozen=True, kw_only=True):
         return words[1] if is_address and ":" in words[1] else ""
 
     @property
+    def is_ending(self) -> bool:
+        """True once its holder has decided to end it."""
+        return self.comment.startswith(ENDED)
+
+    @property
     def is_waiting(self) -> bool:
         return self.state in WAITING
 
     @property
     def is_living(self) -> bool:
         return self.state in LIVING
+
+
+class Site(Struct, frozen=True, kw_only=True):
+    """Settings of Slurm that mesh goes by."""
+
+    kill_wait: float = 0.0  # seconds from its SIGTERM to its SIGKILL; 0: unknown
+    accounts: bool = False  # it keeps accounts, which sacct shows
 
 
 def ask(login: Login, argv: Sequence[str], data: bytes = b"") -> Done:
@@ -162,6 +176,27 @@ def seconds_of(text: str) -> float:
     return float(text) if text.isdecimal() and len(text) < 12 else 0.0
 
 
+def limit_of(text: str) -> float:
+    """Return a time limit of sbatch in seconds; 0 for none.
+
+    >>> limit_of("30"), limit_of("2:30"), limit_of("1:00:00"), limit_of("1-12"), limit_of("2-0:30")
+    (1800.0, 150.0, 3600.0, 129600.0, 174600.0)
+    >>> limit_of("UNLIMITED")
+    0.0
+    """
+    if not re.fullmatch("[0-9:-]+", text):
+        return 0.0
+    days, dash, clock = text.rpartition("-")
+    numbers = [float(one) for one in clock.split(":")]
+    if dash:
+        hours, minutes, seconds = (*numbers, 0.0, 0.0)[:3]
+    elif len(numbers) == 1:
+        hours, minutes, seconds = 0.0, numbers[0], 0.0
+    else:
+        hours, minutes, seconds = (0.0, *numbers)[-3:]
+    return 86400.0 * float(days or 0) + 3600.0 * hours + 60.0 * minutes + seconds
+
+
 def about(login: Login, what: str, name: str) -> dict[str, str]:
     """Return the fields that scontrol shows of a job or node; {} if there is none. Raises MeshError."""
     done = ask(login, ["scontrol", "show", what, name])
@@ -186,10 +221,13 @@ def settings(login: Login) -> dict[str, str]:
     return {key.strip(): value.strip() for key, value in pairs}
 
 
-def kill_wait(login: Login) -> float:
-    """Return the seconds from Slurm's SIGTERM to its SIGKILL; 0 if that is unknown. Raises MeshError."""
-    found = settings(login).get("KillWait", "").partition(" ")[0]
-    return float(found) if found.isdecimal() else 0.0
+def site_of(login: Login) -> Site:
+    """Return the settings that mesh goes by. Raises MeshError."""
+    found = settings(login)
+    kill_wait = found.get("KillWait", "").partition(" ")[0]
+    storage = found.get("AccountingStorageType", "").rpartition("/")[2]
+    accounts = storage not in ("", "none", "(null)")
+    return Site(kill_wait=float(kill_wait) if kill_wait.isdecimal() else 0.0, accounts=accounts)
 
 
 def waits_for(job: Job) -> str:
@@ -209,10 +247,17 @@ def end_of(fields: dict[str, str]) -> str:
 
     >>> end_of({"JobState": "TIMEOUT"}), end_of({"JobState": "COMPLETING"}), end_of({"JobState": "RUNNING"})
     ('its time is up', 'it was cancelled', '')
+    >>> end_of({"JobState": "COMPLETING", "Comment": "mesh ended: its step has ended (exit 1)"})
+    'its step has ended (exit 1)'
     """
     state = fields.get("JobState", "")
     if state in LIVING or state in WAITING:
         return ""
+    comment = fields.get("Comment", "")
+    if state in ("COMPLETING", "COMPLETED") and comment.startswith(ENDED):
+        return comment.removeprefix(ENDED)
+    if state == "COMPLETING" and fields.get("ExitCode") == KILLED:
+        return ENDS["FAILED"]
     if state == "COMPLETING":  # Slurm is ending its processes
         reason = fields.get("Reason", "").upper()
         return ENDS["TIMEOUT"] if reason == "TIMELIMIT" else ENDS.get(reason, ENDS["CANCELLED"])

@@ -31,6 +31,7 @@ class AllocationRecord(Struct, frozen=True, kw_only=True):
     since: float = 0.0  # seconds since the epoch
     until: float = 0.0  # before which it stays; 0: `hold` decides
     hold: float = 0.0
+    accounts: bool = False  # Slurm keeps accounts
     kill_wait: float = 0.0  # seconds from Slurm's SIGTERM to its SIGKILL; 0: unknown
     is_ours: bool = True  # mesh has asked for it, and may cancel it
 

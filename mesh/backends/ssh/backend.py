@@ -207,7 +207,8 @@ class SshBackend:
             begun=self._begun,
         )
         shared.given_up = self._given_up
-        self._gateway = shared.gateway(self._cluster.gateway, None) if self._cluster.gateway else None
+        jump, login = self._cluster.gateway, self._cluster.allocation.login
+        self._gateway = shared.gateway(jump, None, login) if jump else None
         self._hosts = hosts
         self._connections = [self._connection(host, shared) for host in hosts]
         self._shared = shared

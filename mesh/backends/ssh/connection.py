@@ -219,14 +219,17 @@ class Shared:
         finally:
             turns.release()
 
-    def gateway(self, text: str, before: SshConnection | None) -> SshConnection:
-        """The connection to a jump host, [user@]host[:port], reached through another one or directly."""
+    def gateway(self, text: str, before: SshConnection | None, with_key: Host | None = None) -> SshConnection:
+        """The connection to a jump host, [user@]host[:port], reached through another one or directly.
+
+        with_key: the same host with its key file
+        """
         with self._lock:
             key = text, before
             if key not in self.gateways:
                 named = fabric.connection.derive_shorthand(text)
                 host = Host(name=text, address=named["host"], port=named["port"] or 0, user=named["user"] or "")
-                self.gateways[key] = SshConnection(host, shared=self, gateway=before)
+                self.gateways[key] = SshConnection(with_key or host, shared=self, gateway=before)
             return self.gateways[key]
 
 

@@ -28,35 +28,12 @@ IDLE_MIN_S = 5.0  # longer than a node takes to report an agent
 LOOK_INTERVAL_S = 30.0  # between two looks at the end of the allocation, which may be moved
 NOTICES_S = (600.0, 60.0)  # before the end
 COMMAND_TIMEOUT_S = 20.0
+STOP_S = 10.0  # for idle nodes to end
 STDERR_BYTES = 2000  # of srun, for the last words
 REASON_TRIES, REASON_PAUSE_S = 3, 0.2  # until Slurm has the reason of a SIGTERM
 PUBLISH_TRIES, PUBLISH_PAUSE_S = 3, 1.0  # to write the comment of the job
 UNUSED = "nobody has used it"  # begins the reason of an idle allocation
 HIDDEN = ("SLURM", "SRUN", "SBATCH", "PMI", "PMIX")  # variables of a step with one task on each node begin so
-
-# Runs on each node, as a task of the step: reads addresses, key and program from its standard input.
-NODE = """\
-import base64, json, os, socket, sys
-given = json.loads(sys.stdin.read())
-os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-held = os.memfd_create("switchboard")
-os.write(held, base64.b64decode(given["program"]))
-sys.path.insert(0, "/proc/self/fd/%d" % held)
-name, first = os.environ["SLURMD_NODENAME"], os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
-for one in [one for one in os.environ if one.startswith(tuple(given["hidden"]))]:
-    del os.environ[one]
-os.environ["HOSTNAME"] = socket.gethostname()
-from mesh.agent.switchboard.node import Node
-from mesh.agent.switchboard.ranks import signal_ranks
-addresses = [(one, given["port"]) for one in [first] + given["addresses"] if one]
-node = Node(addresses, name, given["key"])
-def warn(text):
-    word, _, number = text.partition(" ")
-    if word == "signal":
-        signal_ranks(int(number), os.getpid())
-node.on_notice = warn
-node.run()
-"""
 
 
 class Given(NamedTuple):
@@ -71,10 +48,12 @@ class Given(NamedTuple):
     digest: str  # of the request, for clients
     ports: Sequence[int]  # the first and the last one of the switchboard; 0: any
     python: str  # on the nodes
+    task: str  # the program of each node, see task.py
     srun: Sequence[str]  # its options
     program: str  # the zip of the switchboard, in base 64
     key: str  # of the switchboard, as PEM
     file: str  # of a holder beside an allocation, for clients
+    local: str = ""  # mesh's directory on nodes, which they make and remove; "": they do not
 
 
 class Hold:
@@ -148,13 +127,14 @@ class Holder:
         self._end, self._look_at = 0.0, 0.0
 
     def listen(self) -> int:
-        """Open the port of the switchboard, and return it."""
+        """Open the port of the switchboard, and return it. Raises OSError if none of the site's range is free."""
         held = os.memfd_create("switchboard")
         os.write(held, base64.b64decode(self._given.program))
         sys.path.insert(0, f"/proc/self/fd/{held}")
         from mesh.agent.switchboard.board import Board
 
-        self._board = Board(self._given.key, tuple(self._given.ports))
+        ports = tuple(self._given.ports) if any(self._given.ports) else port_range(printed("show", "config"))
+        self._board = Board(self._given.key, ports)
         return self._board.listen()
 
     def run(self, port: int, addresses: Sequence[str], before_end: Callable[[str], object]) -> str:
@@ -169,6 +149,7 @@ class Holder:
         assert board is not None
         hold = Hold(time.monotonic(), given.hold, given.until)
         ending = Ending(given.warn[1] if given.warn else 0.0)
+        stop_at = float("inf")  # for nodes that do not end
         self._start_step(port, addresses)
         while True:
             wall = time.time()
@@ -191,13 +172,16 @@ class Holder:
             if self._step.poll() is not None:
                 reason = self._reason or f"its step has ended ({self._last_words()})"
                 if not self._reason:
+                    self._reason = reason
                     before_end(reason)
                 return reason
             if not self._reason and hold.is_over(board.idle_since, time.monotonic(), wall):
-                reason = f"{UNUSED} for {in_words(max(given.hold, IDLE_MIN_S))}"
-                before_end(reason)
+                self._reason = f"{UNUSED} for {in_words(max(given.hold, IDLE_MIN_S))}"
+                before_end(self._reason)
+                board.stop_nodes(self._reason)
+                stop_at = time.monotonic() + STOP_S
+            if time.monotonic() >= stop_at:
                 self._stop_step()
-                return reason
 
     def close(self) -> None:
         """End the step, if it goes on, and the switchboard."""
@@ -211,7 +195,7 @@ class Holder:
     def _start_step(self, port: int, addresses: Sequence[str]) -> None:
         given = self._given
         options = sized(given.srun, os.environ.get("SLURM_JOB_NUM_NODES", ""))
-        argv = ["srun", *options, given.python, "-I", "-S", "-c", NODE]
+        argv = ["srun", *options, given.python, "-I", "-S", "-c", given.task]
         environ = {key: value for key, value in os.environ.items() if key != "SLURM_EXPORT_ENV"}
         self._step = subprocess.Popen(
             argv,
@@ -222,6 +206,7 @@ class Holder:
             start_new_session=True,
         )
         data = {"program": given.program, "key": given.key, "addresses": addresses, "port": port, "hidden": HIDDEN}
+        data["local"] = given.local
         assert self._step.stdin is not None
         try:
             self._step.stdin.write(json.dumps(data).encode())
@@ -242,6 +227,8 @@ class Holder:
     def _last_words(self) -> str:
         """Return the last line that srun has written to its standard error."""
         assert self._step is not None
+        if self._step.returncode < 0:
+            return f"srun was killed by signal {-self._step.returncode}"
         begin = max(0, os.fstat(self._words).st_size - STDERR_BYTES)
         words = os.pread(self._words, STDERR_BYTES, begin).decode("utf-8", "replace").strip().splitlines()
         return words[-1] if words else f"exit {self._step.returncode}"
@@ -282,13 +269,16 @@ def sized(words: Sequence[str], nodes: str) -> list[str]:
 
 def scontrol(*words: str) -> dict[str, str]:
     """Return the fields that scontrol shows; {} if it fails."""
+    return dict(word.split("=", 1) for word in printed(*words).split() if "=" in word)
+
+
+def printed(*words: str) -> str:
+    """Return what scontrol prints; "" if it fails."""
     try:
-        done = subprocess.run(
-            ["scontrol", *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=COMMAND_TIMEOUT_S
-        )
+        done = subprocess.run(["scontrol", *words], capture_output=True, timeout=COMMAND_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
-        return {}
-    return dict(word.split("=", 1) for word in done.stdout.decode("utf-8", "replace").split() if "=" in word)
+        return ""
+    return done.stdout.decode("utf-8", "replace")
 
 
 def time_of(text: str) -> float:
@@ -299,15 +289,23 @@ def time_of(text: str) -> float:
         return 0.0
 
 
+def port_range(config: str) -> tuple[int, int]:
+    """Return SrunPortRange in what `scontrol show config` prints; (0, 0) if it is not set."""
+    for line in config.splitlines():
+        key, _, value = line.partition("=")
+        first, _, last = value.strip().partition("-")
+        if key.strip() == "SrunPortRange" and first.isdigit() and last.isdigit():
+            return int(first), int(last)
+    return 0, 0
+
+
 def publish(job: str, text: str) -> None:
     """Write the comment of a job."""
     words: list[str | bytes] = ["scontrol", "update", "JobId=" + job, as_bytes("Comment=" + text)]
     for attempt in range(PUBLISH_TRIES):
         time.sleep(PUBLISH_PAUSE_S if attempt else 0.0)
         try:
-            done = subprocess.run(
-                words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=COMMAND_TIMEOUT_S
-            )
+            done = subprocess.run(words, capture_output=True, timeout=COMMAND_TIMEOUT_S)
         except (OSError, subprocess.TimeoutExpired):
             continue
         if not done.returncode:
@@ -333,16 +331,20 @@ def hold_batch(given: Given) -> None:
     """Be the batch script of an allocation that mesh has asked for. Its end is that of the allocation."""
     job, address = os.environ["SLURM_JOB_ID"], own_address()
     holder = Holder(given)
-    port = holder.listen()
-    publish(job, f"{given.mark} {address}:{port} {given.comment}".strip())
 
     def withdraw(reason: str) -> None:
         """Have no client take the address any more. Slurm's own end leaves no time for that."""
         if reason:
             publish(job, f"{given.mark} ended: {reason}")
 
-    reason = holder.run(port, [address], withdraw)
-    publish(job, f"{given.mark} ended: {reason}")
+    try:
+        port = holder.listen()
+        publish(job, f"{given.mark} {address}:{port} {given.comment}".strip())
+        reason = holder.run(port, [address], withdraw)
+    except Exception as error:
+        withdraw(f"{type(error).__name__}: {error}")
+        raise
+    withdraw(reason)
     holder.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -16,13 +17,16 @@ from mesh.backends.slurm.records import AllocationRecord, AllocationRecords
 from mesh.config.slurm import MadeAllocation
 from mesh.core.cluster import AllocationPlace, Cluster, Host
 from mesh.core.errors import MeshError, NoHosts
-from mesh.core.findings import Finding, failed, ok, unknown, warning
+from mesh.core.findings import Finding, Verdict, failed, ok, unknown, warning
 from mesh.core.statusline import StatusLine
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.slurm import render
 from mesh.hosts.slurm.making import Made, Maker
 
-KEY_DAYS = 30  # that the key of an allocation is valid: longer than partitions allow
+KEY_SPARE_DAYS = 30  # that a key is valid beyond the time limit: a job may wait, and an operator may move its end
+UNLIMITED_KEY_DAYS = 3650  # of an allocation whose limit is not asked for, or that has none
+DAY_S = 86400.0
+NOT_TRIED = "unknown until an allocation is there: its nodes must reach the batch host by TCP"
 
 
 class MadeAllocationSource:
@@ -63,14 +67,24 @@ def maker_of(cluster: Cluster, notify: StatusLine, until: float = 0.0) -> tuple[
     login = login_of(replace(cluster, allocation=AllocationPlace(login=source.login)))
     where = "" if login.is_here else login.name
     made = Made(cluster=cluster.name, source=source, python=cluster.python, login=where, until=until)
-    return login, Maker(login, made, AllocationRecords(os.environ), notify, new_key, program)
+    limit = commands.limit_of(source.request.get("time", ""))
+    return login, Maker(login, made, AllocationRecords(os.environ), notify, lambda: new_key(limit), program)
 
 
-def new_key() -> str:
-    """Return the key of a new switchboard."""
+def new_key(limit: float) -> str:
+    """Return the key of a new switchboard. limit: seconds until its allocation ends; 0: unknown, or never"""
     from mesh.core.credentials import make_credentials
 
-    return make_credentials(KEY_DAYS)
+    return make_credentials(key_days(limit))
+
+
+def key_days(limit: float) -> int:
+    """Return for how many days a key is valid. limit: as in ``new_key``
+
+    >>> key_days(60.0), key_days(40 * DAY_S), key_days(0.0)
+    (31, 70, 3650)
+    """
+    return math.ceil(limit / DAY_S) + KEY_SPARE_DAYS if limit else UNLIMITED_KEY_DAYS
 
 
 def program() -> bytes:
@@ -87,6 +101,8 @@ def with_nodes(cluster: Cluster, job: Job, record: AllocationRecord) -> Cluster:
     login = getattr(cluster.source, "login", None)
     place = AllocationPlace(job=job.job, record=record.name, end=job.end, login=login)
     note = f"job {job.job} of Slurm"
+    if isinstance(cluster.source, MadeAllocation) and cluster.source.local:
+        cluster = replace(cluster, remote_dir=render.local_directory(record.key))
     return replace(cluster, hosts=hosts, backend="slurm", allocation=place, gateway="", note=note)
 
 
@@ -131,7 +147,7 @@ def checked(login: Login, maker: Maker) -> Sequence[Finding]:
     words = words_of(done)
     if done.status:
         return [*found, failed("schedule", f"sbatch: {words}", "sinfo --long")]
-    return [*found, ok("schedule", words)]
+    return [*found, ok("schedule", words), Finding(name="switchboard", verdict=Verdict.UNKNOWN, told=NOT_TRIED)]
 
 
 def _state(job: Job) -> str:

@@ -76,7 +76,7 @@ class Maker:
     def job(self) -> Job | None:
         """Return the job of the cluster that waits or runs, the newest one; None if there is none. Raises MeshError."""
         found = jobs(self._login, name=render.job_name(self.made.cluster))
-        return next((one for one in reversed(found) if one.is_waiting or one.is_living), None)
+        return next((one for one in reversed(found) if one.is_waiting or (one.is_living and not one.is_ending)), None)
 
     def record(self, job: Job) -> AllocationRecord:
         """Return the record of a job, with its nodes and address; by its batch script where there is none here.
@@ -90,7 +90,8 @@ class Maker:
             found = self._new_record(job.job, written.key, written)
         if job.address and (found.address != job.address or not found.nodes):
             nodes = found.nodes or commands.nodes_of(self._login, job.nodes)
-            found = replace(found, address=job.address, nodes=nodes, kill_wait=commands.kill_wait(self._login))
+            site = commands.site_of(self._login)
+            found = replace(found, address=job.address, nodes=nodes, kill_wait=site.kill_wait, accounts=site.accounts)
             self._records.write(found)
         return found
 
@@ -269,7 +270,8 @@ class Maker:
         fields = commands.about(self._login, "job", job)
         why = commands.end_of(fields) or "Slurm has no record of it"
         words = fields.get("Comment", "")
-        last = words.partition("ended: ")[2] if words.startswith(commands.MARK) else ""
+        last = words.removeprefix(commands.ENDED) if words.startswith(commands.ENDED) else ""
+        last = "" if last == why else last
         hint = f"check that {self.made.python} is on the nodes, and srun; scontrol show job {job}"
         kind = Unused if last.startswith(UNUSED) else MeshError
         return kind(f"{self.made.cluster}: job {job} has ended: {why}" + f" ({last})" * bool(last), hint=hint)

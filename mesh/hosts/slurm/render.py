@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from mesh.backends.slurm.commands import MARK
 from mesh.config.slurm import Allocation, MadeAllocation, Warn
+from mesh.hosts.slurm.task import TASK
 
 HOLDER = Path(__file__).with_name("holder.py")
 DIGEST_CHARACTERS = 16
@@ -49,7 +50,13 @@ def digest_of(source: MadeAllocation, python: str) -> str:
     """Return the digest of a request, and of what its holder was given."""
     parts = [sorted(source.request.items()), source.exclusive, source.extra, source.hold, python]
     parts.append(msgspec.to_builtins(source.warn))
+    parts += ["local"] if source.local else []
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:DIGEST_CHARACTERS]
+
+
+def local_directory(key: str) -> str:
+    """Return mesh's directory on the nodes of an allocation with ``local``, which others cannot foresee."""
+    return f"/tmp/mesh-slurm-{hashlib.sha256(key.encode()).hexdigest()[:DIGEST_CHARACTERS]}"
 
 
 def submit_words(source: MadeAllocation, cluster: str, *, is_test: bool = False) -> list[str]:
@@ -93,10 +100,12 @@ def values(
         "digest": "",
         "ports": [0, 0],
         "python": python,
+        "task": TASK,
         "srun": list(srun),
         "program": base64.b64encode(program).decode(),
         "key": key,
         "file": "",
+        "local": local_directory(key) if isinstance(source, MadeAllocation) and source.local else "",
         **more,
     }
 

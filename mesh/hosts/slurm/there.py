@@ -12,11 +12,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mesh.backends.slurm import commands
+from mesh.backends.slurm.backend import connected
 from mesh.backends.slurm.commands import Job, words_of
-from mesh.backends.slurm.login import Login, NoForwarding, login_of
+from mesh.backends.slurm.login import Login, login_of
 from mesh.backends.slurm.records import AllocationRecord, AllocationRecords, name_of
+from mesh.backends.switchboard.line import Line
 from mesh.config.slurm import Allocation
-from mesh.core.cluster import AllocationPlace, Cluster
+from mesh.core.cluster import AllocationPlace, Cluster, Host
 from mesh.core.errors import MeshError, NoHosts, UsageError
 from mesh.core.findings import Finding, failed, ok
 from mesh.hosts.interfaces import Purpose
@@ -25,7 +27,6 @@ from mesh.hosts.slurm.made import new_key, program, with_nodes
 
 JOB_VARIABLE = "SLURM_JOB_ID"
 FILE = "~/.mesh/slurm/{job}.json"  # of the holder, on the login node
-TRY = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)"
 READ_FILE = 'cat "$HOME/.mesh/slurm/$1.json"'
 
 
@@ -48,6 +49,8 @@ class AllocationSource:
         login = _login(cluster)
         try:
             job = _running(login, cluster, number)
+            if isinstance(cluster.source, Allocation) and cluster.source.is_by_ssh:
+                return _by_ssh(cluster, job, commands.nodes_of(login, job.nodes))
             records = AllocationRecords(os.environ)
             with records.alone(f"job-{number}"):
                 record = _record(login, cluster, job)
@@ -71,6 +74,17 @@ class AllocationSource:
 
     def origin(self, cluster: Cluster) -> str:
         return "are nodes of an allocation that is there already"
+
+
+def _by_ssh(cluster: Cluster, job: Job, nodes: Sequence[str]) -> Cluster:
+    """Return the cluster with the nodes of a job as hosts behind SSH, through its gateway."""
+    source = cluster.source
+    assert isinstance(source, Allocation)
+    like = source.like or Host(name="", address="")
+    hosts = tuple(replace(like, name=name, address=name) for name in nodes)
+    place = AllocationPlace(job=job.job, end=job.end, login=source.login)
+    note = f"job {job.job} of Slurm, by SSH"
+    return replace(cluster, hosts=hosts, backend="ssh", allocation=place, note=note)
 
 
 def _number(cluster: Cluster) -> str:
@@ -107,10 +121,10 @@ def _running(login: Login, cluster: Cluster, number: str) -> Job:
 def _record(login: Login, cluster: Cluster, job: Job) -> AllocationRecord:
     """Return the record of a job with a holder; start one if there is none. Raises MeshError."""
     found = _holder(login, job.job)
-    if found is None or not _answers(login, found.address, cluster.python):
+    if found is None or not _answers(login, found, cluster.python):
         found = _start(login, cluster, job)
     assert isinstance(cluster.source, Allocation)
-    where = "" if login.is_here else login.name
+    where, site = "" if login.is_here else login.name, commands.site_of(login)
     return AllocationRecord(
         name=name_of(where, f"beside-{job.job}"),  # mesh may have asked for it: then it has a record, with another key
         job=job.job,
@@ -121,7 +135,8 @@ def _record(login: Login, cluster: Cluster, job: Job) -> AllocationRecord:
         address=found.address,
         since=time.time(),
         hold=cluster.source.hold,
-        kill_wait=commands.kill_wait(login),
+        kill_wait=site.kill_wait,
+        accounts=site.accounts,
         is_ours=False,
     )
 
@@ -132,15 +147,16 @@ def _holder(login: Login, job: str) -> HolderFile | None:
     return _decoded(done.out) if not done.status else None
 
 
-def _answers(login: Login, address: str, python: str) -> bool:
-    """Return True if a program takes connections there. Raises MeshError."""
-    host, _, port = address.rpartition(":")
-    try:
-        with contextlib.suppress(OSError, EOFError, ValueError):
-            login.dial(host, int(port)).close()
+def _answers(login: Login, found: HolderFile, python: str) -> bool:
+    """Return True if a holder takes this client. Its time to wait for the next one begins anew."""
+    host, _, port = found.address.rpartition(":")
+    with contextlib.suppress(OSError, EOFError, ValueError, MeshError):
+        line = Line(connected(login, host, int(port), python), found.key, lambda text: None)
+        try:
+            line.wait_welcome()
             return True
-    except NoForwarding:
-        return not login.run([python, "-I", "-S", "-c", TRY, host, port]).status
+        finally:
+            line.close()
     return False
 
 
@@ -151,7 +167,7 @@ def _start(login: Login, cluster: Cluster, job: Job) -> HolderFile:
     count = len(commands.nodes_of(login, job.nodes))
     given = render.values(
         source,
-        new_key(),
+        new_key(max(1.0, job.end - time.time()) if job.end else 0.0),
         program(),
         cluster.python,
         render.step_words(count, {}, job.job),
