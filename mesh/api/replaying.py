@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mesh.api.detached import DetachedRun, find_detached, known
 from mesh.api.fetching import Fetch, fetch
 from mesh.api.meant import run_meant
-from mesh.api.records import find_record
+from mesh.api.records import find_record, list_records
 from mesh.app.screen import Showing, style_of
 from mesh.core.amounts import told_bytes
 from mesh.core.errors import MeshError, OutputClosed, UsageError
@@ -43,6 +44,8 @@ def logs(
     prerun: bool = False,
     since: float | None = None,
     grep: str = "",
+    before: int = 0,
+    after: int = 0,
     follow: bool = False,
     output: str = "all",
     label: str = "rank",
@@ -62,7 +65,7 @@ def logs(
     ranks: only of these, numbers or text as --rank takes it; None: of all
     stderr: only their stderr; prerun: what prerun printed on their hosts instead
     since: only what came within so many seconds before now
-    grep: only lines in which this regular expression matches
+    grep: only lines in which this regular expression matches; before, after: so many lines around each as well
     follow: go on until the run has ended, or its client is gone and it is not detached
     output, label, fold, look: as with ``run``
     Raises UsageError, MeshError if the logs cannot be read or shown, and OutputClosed if nobody reads stdout any more.
@@ -75,7 +78,8 @@ def logs(
         chosen = _chosen(record, ranks, output)
         replay = Replay(record, streams=_streams(record, stderr, prerun), ranks=chosen, since=begin)
         # prerun has a stream and a place on the screen of its own while a run is on; here it was asked for.
-        display = _Display(record, replace(showing, output="all") if prerun else showing, pattern, of_hosts=prerun)
+        lines = LineFilter(pattern, before, after) if pattern else None
+        display = _Display(record, replace(showing, output="all") if prerun else showing, lines, of_hosts=prerun)
         try:
             _show(replay, display, record, hosts, follow=follow, has_since=since is not None)
         except OutputClosed:
@@ -90,16 +94,90 @@ def logs(
         raise MeshError(f"not all could be shown: {problem}", hint="the disk that stdout goes to may be full")
 
 
+class LogQuery(Struct, frozen=True, kw_only=True):
+    """Which output of many runs is wanted."""
+
+    ranks: str = ""  # as --rank takes them; "": all. Runs without them are left out
+    stderr: bool = False
+    prerun: bool = False
+    since: float | None = None  # seconds before now; None: all of it
+    grep: str = ""
+    before: int = 0  # lines around a match
+    after: int = 0
+
+
+def logs_of_all(query: LogQuery, showing: Showing, begin: Callable[[Record], object]) -> list[str]:
+    """Show the output of every run of this machine that has any, the oldest run first. No host is asked.
+
+    begin: called with each run before its first line
+    Returns notices. Raises UsageError, MeshError if something cannot be shown, and OutputClosed.
+    """
+    _pattern(query.grep)  # an error of it is none of a run
+    since = 0.0 if query.since is None else time.time() - query.since
+    records = [one for one in reversed(list_records()) if one.ended is None or one.ended >= since]
+    unfit, shown, lacking = list[UsageError](), 0, list[str]()
+    for record in records:
+        try:
+            shown += _show_one(record, query, showing, since, begin)
+        except UsageError as error:
+            unfit.append(error)
+        except FileNotFoundError:  # it has no logs, or is being removed
+            continue
+        except OutputClosed:
+            raise OutputClosed("") from None
+        except OSError as error:
+            raise MeshError(f"cannot read the logs of run {record.run}: {error}") from error
+        if record.lacks_output:
+            lacking.append(record.run)
+    if unfit and len(unfit) == len(records):
+        raise unfit[-1]
+    notices = [f"{run}: its hosts may have more output: `mesh logs {run}` fetches it" for run in lacking]
+    if not shown:
+        notices.append(f"nothing was found in {len(records)} runs of this machine")
+    return notices
+
+
+def _show_one(
+    record: Record, query: LogQuery, showing: Showing, since: float, begin: Callable[[Record], object]
+) -> bool:
+    """Show the wanted output of one run; return True if there was any. Raises UsageError if the run cannot have it."""
+    chosen = _chosen(record, query.ranks or None, showing.output)
+    replay = Replay(record, streams=_streams(record, query.stderr, query.prerun), ranks=chosen, since=since)
+    pattern = _pattern(query.grep)
+    lines = LineFilter(pattern, query.before, query.after) if pattern else None
+    shown = replace(showing, output="all") if query.prerun else showing
+    display = _Display(record, shown, lines, lambda: begin(record), of_hosts=query.prerun)
+    with contextlib.closing(replay):
+        display.show(replay.advance())
+        if not replay.has_index and query.since is not None:
+            raise UsageError(f"run {record.run} has no record of what came when", hint="leave out --since")
+        display.show(replay.rest())
+        display.end(record.run)
+    if problem := display.terminal.problem:
+        raise MeshError(f"not all could be shown: {problem}", hint="the disk that stdout goes to may be full")
+    return display.has_shown
+
+
 class _Display:
     """The terminal, the filter of its lines, and the time of the output that it shows."""
 
     def __init__(
-        self, record: Record, showing: Showing, pattern: re.Pattern[str] | None, *, of_hosts: bool = False
+        self,
+        record: Record,
+        showing: Showing,
+        lines: LineFilter | None,
+        begin: Callable[[], object] = lambda: None,
+        *,
+        of_hosts: bool = False,
     ) -> None:
-        """of_hosts: the output is that of hosts, which have the labels that they had before any rank moved"""
+        """begin: called before the first line
+
+        of_hosts: the output is that of hosts, which have the labels that they had before any rank moved
+        """
         self._clock = _Clock()
-        self._lines = LineFilter(pattern) if pattern else None
-        self.is_empty = True  # no output was shown
+        self._lines, self._begin = lines, begin
+        self.is_empty = True  # there was no output
+        self.has_shown = False  # some of it was shown
         style = style_of(showing, record.spec, is_cut=False)
         placement = record.first_placement if of_hosts else record.placement
         self.terminal = TerminalSink(placement, style, Streams(environ=os.environ), clock=self._clock)
@@ -112,7 +190,13 @@ class _Display:
             self.is_empty = False
             self._clock.reach(output.time)
             for shown in self._lines.feed(output) if self._lines else (output,):
-                self.terminal.handle(_as_own(shown))
+                self._handle(shown)
+
+    def _handle(self, shown: Output) -> None:
+        if not self.has_shown:
+            self.has_shown = True
+            self._begin()
+        self.terminal.handle(_as_own(shown))
 
     def wait(self) -> None:
         """Wait a little for more output."""
@@ -123,7 +207,7 @@ class _Display:
     def end(self, run: str) -> None:
         """Show the last line, also if it has no end."""
         for shown in self._lines.end() if self._lines else ():
-            self.terminal.handle(_as_own(shown))
+            self._handle(shown)
         self.terminal.handle(Finished(time=0.0, exit_code=0, cause="", run=run))
 
 

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from mesh.cli.option import COMMAND, HOSTS, AnyOption, Option, switch
+from mesh.cli.option import COMMAND, HOSTS, OUTPUT, WHICH_RUN, AnyOption, Option, switch
+from mesh.config.settings import read_number
 
 FAILED = switch("failed", ("again",), HOSTS, "only on the hosts that have failed")
 EDIT = switch("edit", ("again",), COMMAND, "change the command line in $VISUAL or $EDITOR first")
+
+ALL_LOGS = switch("all", ("logs",), WHICH_RUN, "every run of this machine, the oldest first; no host is asked")
+
+
+def _lines(name: str, about: str, short: str) -> Option[int | None]:
+    return Option(name, ("logs",), OUTPUT, "N", about, read_number, None, short=short)
+
+
+AFTER = _lines("after-context", "with --grep: so many lines after a match too", "-A")
+BEFORE = _lines("before-context", "with --grep: so many lines before a match too", "-B")
+AROUND = _lines("context", "with --grep: so many lines before and after it", "-C")
+DIFF = switch("diff", ("exec",), OUTPUT, "show only how the output of ranks differs from that of most")
 
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]

@@ -8,13 +8,14 @@ from json import dumps
 from msgspec.structs import asdict
 
 from mesh import api
+from mesh.cli import dailyoptions as d
 from mesh.cli import options as o
 from mesh.cli.command import COMMANDS, Takes, command
 from mesh.cli.options import Given
 from mesh.cli.reports import explained, listed
 from mesh.cli.speech import complain, say, show
 from mesh.config.settings import given_command
-from mesh.core.errors import UsageError
+from mesh.core.errors import MeshError, UsageError
 
 GROUP = "Run"
 
@@ -44,6 +45,7 @@ def run(given: Given) -> int:
     examples=(
         ("mesh exec pod nvidia-smi", "on every host, whatever runs there"),
         ("mesh exec pod 'df -h / | tail -1'", "one word with spaces is for bash"),
+        ("mesh exec --diff pod pip freeze", "which hosts have something else than most"),
         ("mesh exec -- nvidia-smi", "on MESH_CLUSTER, else `default:` of mesh.yaml"),
     ),
 )
@@ -52,8 +54,34 @@ def execute(given: Given) -> int:
     return _start(given, api.exec)
 
 
+def _shown_while_on(given: Given, options: api.Options) -> str:
+    """Return --output: with --diff nothing is shown before the end. Raises UsageError."""
+    if not given[d.DIFF]:
+        return given[o.SHOWN]
+    others = {"--json": given[o.JSON], "--detach": options.detach, "--output": given[o.SHOWN]}
+    if other := next((flag for flag, is_given in others.items() if is_given), ""):
+        raise UsageError(f"--diff shows output once all ranks have ended: leave out {other}")
+    return "none"
+
+
+def _show_differences(result: api.RunResult) -> None:
+    """Show how the output of ranks differs from that of most. Raises MeshError if it cannot be read."""
+    from mesh.core.outcome import Cause
+    from mesh.rundir.differing import differences, groups_of, summary
+
+    if result.cause in (Cause.OUTPUT_CLOSED, Cause.SIGNAL):
+        return
+    try:
+        groups = groups_of(result.ranks)
+        show(differences(groups))
+    except OSError as error:
+        raise MeshError(f"cannot read the logs of run {result.run}: {error}", hint=str(result.directory)) from error
+    say(summary(groups))
+
+
 def _start(given: Given, function: Callable[..., api.RunResult]) -> int:
     options = given.options()
+    output = _shown_while_on(given, options)
     words: Sequence[str] = given.words
     if not options.roles:
         words = given_command(given.words, COMMANDS[given.command].usage, launcher=options.launcher)
@@ -72,13 +100,15 @@ def _start(given: Given, function: Callable[..., api.RunResult]) -> int:
         cluster=given[o.CLUSTER],
         options=options,
         clusters_file=given[o.CLUSTERS],
-        output=given[o.SHOWN],
+        output=output,
         fold=given[o.FOLD],
         label=given[o.LABEL],
         json=given[o.JSON],
         look=look,
         typed=given.typed,
     )
+    if given[d.DIFF]:
+        _show_differences(result)
     if options.detach and not given[o.JSON]:
         _show_detached(result)
     return result.exit_code

@@ -47,6 +47,11 @@ def _row(record: Record, now: float, paint: Paint) -> list[str]:
     ]
 
 
+def headline(record: Record) -> str:
+    """Return the line above the output of one run among several."""
+    return f"==> {record.run}{f' {record.named.name}' if record.named.name else ''}: {_command(record)}"
+
+
 def pruned(removed: Iterable[Removed], dry_run: bool) -> Iterator[str]:
     """Yield a line for each run when it is removed, and then the total."""
     count = size = 0

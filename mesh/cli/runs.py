@@ -11,6 +11,7 @@ from json import dumps
 from msgspec.structs import asdict
 
 from mesh import api
+from mesh.cli import dailyoptions as d
 from mesh.cli import options as o
 from mesh.cli.command import command
 from mesh.cli.options import Given
@@ -136,17 +137,25 @@ def stop(given: Given) -> None:
         ("mesh logs", "the last run, as `mesh run` showed it"),
         ("mesh logs -f --rank 3,5-7", "go on until it ends, some ranks only"),
         ("mesh logs last --since 10m --grep 'loss|nan' --stderr", "some lines only"),
+        ("mesh logs --all --since 1d --grep nan -C 2", "of every run, with two lines around each"),
     ),
 )
 def logs(given: Given) -> None:
     """Show what the ranks of a run have printed."""
+    before, after = _around(given)
+    grep = re.escape(given[o.GREP]) if given[o.FIXED] else given[o.GREP]
+    if given[d.ALL_LOGS]:
+        _logs_of_all(given, grep, before, after)
+        return
     api.logs(
         given[o.RUN] or LAST,
         ranks=given[o.SOME_RANKS] or None,
         stderr=given[o.STDERR],
         prerun=given[o.PRERUN_LOGS],
         since=given[o.SINCE],
-        grep=re.escape(given[o.GREP]) if given[o.FIXED] else given[o.GREP],
+        grep=grep,
+        before=before,
+        after=after,
         follow=given[o.FOLLOW],
         output=given[o.SHOWN],
         fold=given[o.FOLD],
@@ -156,6 +165,39 @@ def logs(given: Given) -> None:
         local=given[o.LOCAL],
         look=given.look(),
     )
+
+
+def _around(given: Given) -> tuple[int, int]:
+    """Return how many lines before and after a match are shown. Raises UsageError."""
+    around = given[d.AROUND]
+    asked = [option.flag for option in (d.BEFORE, d.AFTER, d.AROUND) if given[option] is not None]
+    if asked and not given[o.GREP]:
+        raise UsageError(f"{asked[0]}: there is no --grep to show lines around", hint="mesh logs --grep X -C 2")
+    before, after = (around if given[one] is None else given[one] for one in (d.BEFORE, d.AFTER))
+    return before or 0, after or 0
+
+
+def _logs_of_all(given: Given, grep: str, before: int, after: int) -> None:
+    """Show lines of every run. Raises UsageError for options of one run."""
+    of_one = {"RUN": given[o.RUN], o.FOLLOW.flag: given[o.FOLLOW], o.CLUSTER_OF_RUN.flag: given[o.CLUSTER_OF_RUN]}
+    if found := next((name for name, value in of_one.items() if value), ""):
+        raise UsageError(f"--all: {found} is for one run", hint="mesh logs --all --since 1d --grep X")
+    from mesh.api.replaying import LogQuery, logs_of_all
+    from mesh.app.screen import Showing
+    from mesh.cli.records import headline
+
+    query = LogQuery(
+        ranks=given[o.SOME_RANKS],
+        stderr=given[o.STDERR],
+        prerun=given[o.PRERUN_LOGS],
+        since=given[o.SINCE],
+        grep=grep,
+        before=before,
+        after=after,
+    )
+    showing = Showing(output=given[o.SHOWN], fold=given[o.FOLD], label=given[o.LABEL], look=given.look())
+    for notice in logs_of_all(query, showing, lambda record: show([headline(record)])):
+        say(notice)
 
 
 @command(

@@ -1,4 +1,4 @@
-"""mesh again, on the built-in cluster."""
+"""mesh again and mesh exec --diff, on the built-in cluster."""
 
 from __future__ import annotations
 
@@ -25,3 +25,15 @@ def test_the_failed_hosts_are_the_world(home: Home) -> None:
     assert json.loads((runs[-1] / "run.json").read_text())["hosts"] == ["local-1"]
     assert not any(b"-value" in (run / "command.json").read_bytes() for run in runs)
     assert home.mesh("again", "--failed", "--env", "LR=x").status == 2  # none has failed now
+
+
+def test_exec_shows_differences_alone(home: Home) -> None:
+    done = home.mesh("exec", "--diff", "local:3", "echo same; test $RANK != 1 || echo more")
+    assert done.status == 0
+    shown = done.out.decode().splitlines()
+    assert shown == ["--- ranks 0,2 (local-0, local-2)", "+++ rank 1 (local-1)", "@@ -1 +1,2 @@", " same", "+more"]
+    assert "2 different outputs" in done.err
+    for option in ("--json", "-d", "--output=all"):
+        refused = home.mesh("exec", "--diff", option, "local:3", "true")
+        assert refused.status == 2
+        assert "--diff shows output once all ranks have ended" in refused.err
