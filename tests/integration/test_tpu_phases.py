@@ -59,6 +59,43 @@ def install(tpus: Emulator, program: str) -> None:  # noqa: F811
     (tpus.directory / IMAGE).write_text(text)
 
 
+# As it boots, a machine locks the workspace of a job, and notes that its agent waits for the lock.
+LOCKS = """mkdir -p /root/.mesh/workspaces
+setsid python3 - >/dev/null 2>&1 <<'END' &
+import fcntl, os, time, urllib.request as u
+mark = open("/root/.mesh/workspaces/.@workspace@.sync", "a")
+fcntl.flock(mark, fcntl.LOCK_EX)
+inode = f":{os.fstat(mark.fileno()).st_ino} "
+while not any("->" in line and inode in line for line in open("/proc/locks")):
+    time.sleep(0.1)
+u.urlopen(u.Request("@url@", b"yes"))
+time.sleep(600)
+END
+"""
+
+
+def test_preempted_while_files_are_sent(
+    desk: Desk,  # noqa: F811
+    tpus: Emulator,  # noqa: F811
+    bucket: FakeGcs,
+) -> None:
+    """The sync hangs on the first machine, and no rank starts there."""
+    url = f"{bucket.url}/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={BEGUN}"
+    tpus.set(hold=["WAITING_FOR_RESOURCES"])
+    job = desk.submit(job_file("echo $MESH_ATTEMPT", "workspace: snapshot"))
+    *_, store, number, _ = name_of(tpus).split("-")
+    (tpus.directory / IMAGE).write_text(LOCKS.replace("@url@", url).replace("@workspace@", f"job-{store}-{number}"))
+    tpus.set(hold=[])
+    assert eventually(lambda: saved(bucket, BEGUN), WITHIN_S), desk.show(job)
+    assert desk.show(job)["state"] == "preparing"
+    (tpus.directory / IMAGE).unlink()
+    tpus.control("preempt", **place_of(tpus, "READY"), how="PREEMPTED")
+    shown = end_of(desk, job)
+    assert (shown["state"], shown["attempt"], shown["preemptions"], shown["failures"]) == ("succeeded", 1, 1, 0), shown
+    assert is_replaced_after(tpus)
+    assert desk.output(job).split() == [b"1"]
+
+
 SAVES = """
 step=$(cat /srv/kept/step 2>/dev/null || echo 0)
 echo attempt $MESH_ATTEMPT goes on from $step
