@@ -121,7 +121,7 @@ def output_of(channel: StreamChannel) -> bytes:
 
 def test_a_stream_goes_through_a_switchboard_that_calls_the_pod(pods: Pods, key: str) -> None:
     line = pods.line(key, pods.node(key))
-    assert line.wait_nodes({"p"}, WAIT_S) == {"p"}
+    assert line.wait_nodes({"p"}, WAIT_S) == {"p"}, line.why
     channel = line.open("p", ["sh", "-c", "head -c 307200 | sha256sum; seq 50000; echo no >&2; exit 5"], 65536)
     sent = bytes(range(256)) * 1200
     channel.send(sent)

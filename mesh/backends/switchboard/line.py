@@ -60,6 +60,11 @@ class Line:
         """True once the connection has ended."""
         return self._is_over
 
+    @property
+    def why(self) -> str:
+        """The reason of the end of the connection, once it has ended."""
+        return self._why
+
     def wait_welcome(self) -> None:
         """Wait for the switchboard's answer. Raises HostUnreachable."""
         with self._changed:
@@ -77,14 +82,18 @@ class Line:
     def wait_nodes(self, wanted: Set[str], timeout: float) -> set[str]:
         """Wait until a node of these names is connected; return all that are. Empty: none is, or this has ended."""
         arrival = wanted, threading.Event()  # one of its own: a thousand threads may wait, each for another node
+        deadline = time.monotonic() + timeout
         with self._changed:
-            if self._is_over or not self._nodes.isdisjoint(wanted):
-                return set() if self._is_over else self._nodes & wanted
             self._arrivals.append(arrival)
-        arrival[1].wait(timeout)
+            found = self._nodes & wanted
+        while not self._is_over and not found and (left := deadline - time.monotonic()) > 0:
+            arrival[1].wait(left)
+            with self._changed:
+                arrival[1].clear()  # a node may have come and left again
+                found = self._nodes & wanted
         with self._changed:
             self._arrivals.remove(arrival)
-            return set() if self._is_over else self._nodes & wanted
+            return set() if self._is_over else found
 
     def open(self, node: str, argv: list[str], window: int) -> StreamChannel:
         """Start a program on a node; a failure of that is the end of the channel. window: bytes"""
