@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from mesh.core.errors import MeshError, UsageError
 
 REPEATED = ("run", "exec")  # commands that can be repeated
 EDITOR = "vi"  # without VISUAL and EDITOR
+CONTINUATION = re.compile(r"""('[^']*'|"(?:[^"\\]|\\.)*")|\\\n""", re.DOTALL)  # a quoted part, which stays; else the end of a line
 
 
 @command(
@@ -84,7 +86,7 @@ def read_line(text: str) -> list[str]:
     ['run', 'pod', 'python3', 'a b.py']
     """
     try:
-        words = shlex.split(text, comments=False)
+        words = shlex.split(CONTINUATION.sub(lambda found: found.group(1) or " ", text), comments=False)
     except ValueError as error:
         raise UsageError(f"again: this is no command line ({error})", hint="mesh again --edit") from error
     if words[:1] == ["mesh"]:
