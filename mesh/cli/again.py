@@ -21,7 +21,7 @@ from mesh.core.errors import MeshError, UsageError
 
 REPEATED = ("run", "exec")  # commands that can be repeated
 EDITOR = "vi"  # without VISUAL and EDITOR
-CONTINUATION = re.compile(r"""('[^']*'|"(?:[^"\\]|\\.)*")|\\\n""", re.DOTALL)  # a quoted part, which stays; else the end of a line
+CONTINUATION = re.compile(r"""('[^']*'|"(?:[^"\\]|\\.)*")|\\\n""", re.DOTALL)  # a quoted part; the end of a line
 
 
 @command(
