@@ -34,12 +34,18 @@ takes {login:.0f} ms, and an agent's start {agent:.0f} ms.
 """
 
 
-def run(hosts: int, options: list[str]) -> list[str]:
+def played_run(hosts: int, options: list[str]) -> tuple[dict[str, float], str]:
+    """Run a command on hosts that are played; return its figures and its output. Raises BenchmarkError."""
     argv = [sys.executable, "-m", "benchmarks.played", str(hosts), *options]
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BenchmarkError(f"{argv}: {done.stderr[-2000:]}")
-    found = json.loads(done.stderr.splitlines()[-1])
+    figures: dict[str, float] = json.loads(done.stderr.splitlines()[-1])
+    return figures, done.stdout
+
+
+def run(hosts: int, options: list[str]) -> list[str]:
+    found, output = played_run(hosts, options)
     return [
         f"{found['seconds']:.1f}",
         f"{1000 * found['cpu'] / hosts:.1f}",
@@ -47,7 +53,7 @@ def run(hosts: int, options: list[str]) -> list[str]:
         f"{found['sent'] / hosts / 1000:.0f}",
         f"{found['threads']:.0f}",
         f"{found['descriptors']:.0f}",
-        f"{len(done.stdout) / 1000:.0f}",
+        f"{len(output) / 1000:.0f}",
     ]
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 from benchmarks.figures import Sample, Spread, table
 from benchmarks.rows import Chosen
-from benchmarks.stage import REPOSITORY, BenchmarkError
+from benchmarks.scale import played_run
+from benchmarks.stage import BenchmarkError
 from tests.conftest import Home, new_home
 from tests.lab import PlainLab
 from tests.switched import Switchboard, SwitchedHome
@@ -33,11 +32,7 @@ from {least} to {most} hosts.
 
 
 def played(hosts: int, options: list[str]) -> list[str]:
-    argv = [sys.executable, "-m", "benchmarks.played", str(hosts), "--switchboard", *options]
-    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BenchmarkError(f"{argv}: {done.stderr[-2000:]}")
-    found = json.loads(done.stderr.splitlines()[-1])
+    found, _ = played_run(hosts, ["--switchboard", *options])
     return [
         f"{found['seconds']:.1f}",
         f"{1000 * found['cpu'] / hosts:.1f}",
@@ -50,7 +45,7 @@ def played(hosts: int, options: list[str]) -> list[str]:
 
 
 def timed(home: Home) -> Sample:
-    """One command on all hosts. Raises BenchmarkError."""
+    """Run one command on all hosts. Raises BenchmarkError."""
     began = time.monotonic()
     process = home.popen("exec", "pod", "true", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)

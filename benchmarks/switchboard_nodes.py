@@ -53,7 +53,7 @@ class _Agent:
 
 
 class _Node:
-    """One node: a connection, and its agents."""
+    """A node: a connection, and its agents."""
 
     def __init__(self, number: int, connection: Connection, play: Play) -> None:
         self.connection, self._number, self._play = connection, number, play

@@ -72,7 +72,7 @@ class ScriptedChannel:
         return self.ready() or (b"" if self._is_closed else self._out.get())
 
     def ready(self) -> bytes:
-        """What receive() returns without waiting; b"" if there is nothing now."""
+        """Return the next bytes without waiting; b"" if there are none now."""
         while not self._is_closed:
             try:
                 return self._out.get_nowait()

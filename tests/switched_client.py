@@ -15,7 +15,7 @@ from pathlib import Path
 from mesh.app import carriers
 from mesh.app.carriers import Carrier, Means
 from mesh.backends.command import CommandChannel
-from mesh.backends.switchboard.ways import Connect, relay_argv, tcp
+from mesh.backends.switchboard.ways import Connect, bridge_argv, tcp
 from mesh.core.cluster import Cluster
 from mesh.core.interfaces import Backend, Channel
 
@@ -34,16 +34,16 @@ def carrier(connect: Connect, credentials: str, client_return: float) -> Carrier
     return Carrier(open=open_backend, steps=("reach", "python"), descriptors=0)
 
 
-def through_relay(port: int) -> Connect:
+def through_bridge(port: int) -> Connect:
     """A way by the standard streams of the program that copies both ways."""
 
     def connect() -> Channel:
-        return _Relay(relay_argv(LOOPBACK, port, sys.executable), is_agent=False)
+        return _Bridge(bridge_argv(LOOPBACK, port, sys.executable), is_agent=False)
 
     return connect
 
 
-class _Relay(CommandChannel):
+class _Bridge(CommandChannel):
     """A program that copies both ways; it is waited for when its channel is closed."""
 
     def close(self, *, leave: bool = False) -> None:
@@ -53,7 +53,7 @@ class _Relay(CommandChannel):
 
 def main() -> None:
     port, key, client_return, *words = sys.argv[1:]
-    connect = through_relay(int(port)) if os.environ.get("BY_RELAY") else tcp(LOOPBACK, int(port))
+    connect = through_bridge(int(port)) if os.environ.get("BY_BRIDGE") else tcp(LOOPBACK, int(port))
     made = carrier(connect, Path(key).read_text(), float(client_return))
     carriers.CARRIERS = {**carriers.CARRIERS, "command": made}  # type: ignore[misc]
     from mesh.cli.program import run

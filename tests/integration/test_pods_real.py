@@ -75,7 +75,7 @@ def test_pods_are_used_again_with_an_edit_and_deleted_by_their_root(home: Home, 
     done = home.mesh("ssh", "gpus:1", "--", "sh", "-c", "hostname; echo no >&2; exit 5")
     assert (done.status, done.err) == (5, "no\n")
     assert done.out.decode().strip() in pods
-    # As `kubectl delete configmap` does. The cluster then deletes what belongs to it.
+    # `kubectl delete configmap` sends the same request. The cluster then deletes what belongs to the ConfigMap.
     kube.ask("DELETE", kube.path("configmaps", roots(kube)[0]))
     assert eventually(lambda: not kube.phases(), PATIENT_S), kube.phases()
 

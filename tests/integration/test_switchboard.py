@@ -62,7 +62,7 @@ def read_until(process: subprocess.Popen[bytes], text: bytes) -> None:
 
 
 def logged(home: Home) -> dict[str, bytes]:
-    """What each rank of the only run has printed."""
+    """Return the output of each rank of the only run."""
     return {path.name: path.read_bytes() for path in (home.path / ".local/state/mesh/runs").glob("*/logs/rank-*out*")}
 
 
@@ -177,12 +177,12 @@ def test_a_node_that_has_not_connected_is_waited_for_and_then_named(board: Switc
     assert str(found[1]) == "c: not connected to the switchboard within 0.5 s"
 
 
-def test_commands_of_two_clients_at_once_and_through_a_program_that_relays(user: SwitchedHome) -> None:
-    user.environ["BY_RELAY"] = "1"
+def test_commands_of_two_clients_at_once_and_through_a_program_that_copies(user: SwitchedHome) -> None:
+    user.environ["BY_BRIDGE"] = "1"
     go = user.path / "go"
     first = user.popen("exec", "pod", "sh", "-c", f"echo up; until [ -e {go} ]; do sleep 0.05; done; echo of the first")
     read_until(first, b"up")
-    del user.environ["BY_RELAY"]
+    del user.environ["BY_BRIDGE"]
     second = user.mesh("exec", "pod", "echo", "of the second")
     assert second.status == 0, second.err
     assert second.lines == ["[0] of the second", "[1] of the second"]

@@ -68,7 +68,7 @@ def test_a_large_pack_leaves_about_once(home: Home, eight: Lab) -> None:
     sent, synced = pushed(home)
     assert len(synced) == 8
     assert sent < 1.2 * 6 * MB
-    # What the interface counted holds the agents as well, and the packets' own bytes.
+    # The interface counts the agents and the packets' own bytes as well.
     assert int(counter.read_text()) - before < 1.2 * (6 * MB + 8 * len(blob()))
     assert same_everywhere(eight, home.project)
     for host in eight.hosts:  # nobody listens any more

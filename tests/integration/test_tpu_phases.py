@@ -59,7 +59,7 @@ def install(tpus: Emulator, program: str) -> None:  # noqa: F811
     (tpus.directory / IMAGE).write_text(text)
 
 
-# As it boots, a machine locks the workspace of a job, and notes that its agent waits for the lock.
+# A machine locks the workspace of a job while it boots. It writes an object once its agent waits for the lock.
 LOCKS = """mkdir -p /root/.mesh/workspaces
 setsid python3 - >/dev/null 2>&1 <<'END' &
 import fcntl, os, time, urllib.request as u

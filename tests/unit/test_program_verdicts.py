@@ -28,7 +28,7 @@ MAY_FAIL = Group(may_fail=True)
 
 
 class Plant(Struct, frozen=True, kw_only=True):
-    """What happens to the nodes of a program, and what the verdict must say of it."""
+    """Faults of the nodes of a program, and the verdict that each must get."""
 
     events: Sequence[Event]
     said: dict[int, Sequence[str]] = {}  # last lines by rank

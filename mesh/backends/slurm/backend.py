@@ -14,7 +14,7 @@ from mesh.backends.slurm import commands
 from mesh.backends.slurm.login import Login, NoForwarding, SshLogin, login_of
 from mesh.backends.slurm.records import AllocationRecord, AllocationRecords
 from mesh.backends.switchboard.backend import Advice, SwitchboardBackend
-from mesh.backends.switchboard.ways import SocketChannel, channel_of, relay_argv
+from mesh.backends.switchboard.ways import SocketChannel, bridge_argv, channel_of
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import HostUnreachable, MeshError
 from mesh.core.events import Event, Notice
@@ -156,7 +156,7 @@ def connected(login: Login, host: str, port: int, python: str) -> Channel:
     except NoForwarding:
         if not isinstance(login, SshLogin):
             raise
-        return SocketChannel(login.start(_in_one_line(relay_argv(host, port, python))))
+        return SocketChannel(login.start(_in_one_line(bridge_argv(host, port, python))))
     if isinstance(own, socket.socket):
         return channel_of(own)
     own.settimeout(None)

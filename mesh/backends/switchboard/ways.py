@@ -18,7 +18,7 @@ SHUT_BOTH = 2  # socket.SHUT_RDWR, for sockets that are none of the system's
 Connect = Callable[[], Channel]  # opens a connection to the switchboard's port; raises HostUnreachable
 
 # Connects and copies both ways. It ends with either direction: the other end is gone then.
-RELAY = """\
+BRIDGE = """\
 import os, socket, sys, threading
 s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
 s.settimeout(None)
@@ -96,6 +96,6 @@ def channel_of(own: socket.socket) -> SocketChannel:
     return SocketChannel(own)
 
 
-def relay_argv(host: str, port: int, python: str = "python3") -> list[str]:
+def bridge_argv(host: str, port: int, python: str = "python3") -> list[str]:
     """Return the argv of a program that copies between its standard streams and the switchboard's port."""
-    return [python, "-I", "-S", "-c", RELAY, host, str(port)]
+    return [python, "-I", "-S", "-c", BRIDGE, host, str(port)]
