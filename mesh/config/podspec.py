@@ -11,6 +11,7 @@ from msgspec import Struct
 from yaml.constructor import SafeConstructor
 from yaml.nodes import MappingNode, Node, SequenceNode
 
+from mesh.config.podcode import Code, read_code
 from mesh.config.section import Section
 from mesh.core.cluster import Source
 
@@ -25,6 +26,7 @@ MADE_KEYS = (
     "switchboard_from",
     "gang",
     "queue",
+    "source",
     "node_selector",
     "tolerations",
     "volumes",
@@ -82,6 +84,7 @@ class PodTemplate(Struct, frozen=True, kw_only=True):
     env: Mapping[str, str] = {}
     gang: str = ""  # one of GANGS: binds pods to nodes all at once; "": none
     queue: str = ""  # of the gang's scheduler; "": its default one
+    code: Code | None = None  # where pods fetch the workspace; None: mesh sends it
     pod: Plain = {}  # fields of a pod spec, merged last
 
 
@@ -97,6 +100,7 @@ class MadePods(Source, frozen=True, kw_only=True):
     hold: float = DEFAULT_HOLD_S  # seconds that idle pods wait for the next command
     start_timeout: float = DEFAULT_START_S  # seconds until all pods run
     switchboard_from: int = DEFAULT_SWITCHBOARD_FROM  # pods, from which on a switchboard carries their streams
+    archive: bytes = b""  # of the workspace, for a ConfigMap; b"": none
     place: str = ""  # as in Pods
 
 
@@ -126,6 +130,7 @@ def read_made(section: Section, place: str = "") -> MadePods:
         env=section.environment("env"),
         gang=gang,
         queue=name_of(section, "queue"),
+        code=read_code(section, "source"),
         pod=_mapping(section, "pod"),
     )
     hold = section.seconds("hold", DEFAULT_HOLD_S)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from mesh.config.podspec import NAME_CHARACTERS, MadePods, Volume
-from mesh.hosts.kubernetes import gang
+from mesh.hosts.kubernetes import code, gang
 
 CLUSTER, USER, ROOT, INDEX = "mesh/cluster", "mesh/user", "mesh/root", "mesh/index"  # labels
 MARK = "mesh/mark"  # an annotation of the root, chosen before it has a UID
@@ -57,7 +57,7 @@ class Made(Struct, frozen=True, kw_only=True):
         """A number for the template, by which pods of another one are found."""
         source = self.source
         parts = (source.template, source.nodes, source.hold, self.python, *((SWITCHBOARD,) * self.has_switchboard))
-        data = msgspec.json.encode(parts, order="sorted")
+        data = msgspec.json.encode(parts, order="sorted") + source.archive
         return hashlib.sha256(data).hexdigest()[:16]
 
 
@@ -144,7 +144,7 @@ def pod_object(made: Made, index: int, root_uid: str) -> Object:
             },
             "ownerReferences": [_owner(made, root_uid)],
         },
-        "spec": merged(_spec(made, root_uid), template.pod),
+        "spec": merged(pod_spec(made, root_uid), template.pod),
     }
 
 
@@ -159,6 +159,18 @@ def gang_objects(made: Made, root_uid: str) -> list[Object]:
         "ownerReferences": [_owner(made, root_uid)],
     }
     return [gang.pod_group_object(meta, made.source.nodes, template.queue)]
+
+
+def archive_objects(made: Made, root_uid: str) -> list[Object]:
+    """Return the ConfigMap with the workspace, which is made before the pods that get it from there."""
+    if not made.source.archive:
+        return []
+    meta = {
+        "name": archive_name(made, root_uid),
+        "labels": {ROOT: root_uid},  # it is no root: it lacks the labels by which those are found
+        "ownerReferences": [_owner(made, root_uid)],
+    }
+    return [code.config_map_object(meta, made.source.archive)]
 
 
 def pod_name(made: Made, index: int, root_uid: str) -> str:
@@ -176,11 +188,16 @@ def gang_name(made: Made, root_uid: str) -> str:
     return f"{_prefix(made, root_uid)}-gang"
 
 
+def archive_name(made: Made, root_uid: str) -> str:
+    """Return the name of the ConfigMap with the workspace."""
+    return f"{_prefix(made, root_uid)}-source"
+
+
 def _prefix(made: Made, root_uid: str) -> str:
     return f"{made.root_name}-{zlib.crc32(root_uid.encode()) & 0xFFFFF:05x}"
 
 
-def _spec(made: Made, root_uid: str) -> Object:
+def pod_spec(made: Made, root_uid: str) -> Object:
     source, template = made.source, made.source.template
     holder = [made.python, "-I", "-S", "-c", HOLDER.read_text()]
     times = [f"{source.hold:g}", f"{source.start_timeout:g}", f"{made.until:.0f}"]
@@ -198,12 +215,19 @@ def _spec(made: Made, root_uid: str) -> Object:
         container["resources"] = {key: dict(value) for key, value in resources.items() if value}
     if template.env:
         container["env"] = [{"name": name, "value": value} for name, value in template.env.items()]
+    before: list[Object] = []
+    if template.code is not None:
+        own, mounted = code.volumes_of(template.code, archive_name(made, root_uid))
+        first = [one for one in mounts if one["name"] in ("mesh", "tmp")]
+        before = [code.init_container(template.code, made.python, REMOTE_DIR, container, [*first, *mounted])]
+        volumes += own
     spec: dict[str, object] = {
         "restartPolicy": "Never",
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": ENDING_S,
         "automountServiceAccountToken": bool(template.service_account),
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        **({"initContainers": before} if before else {}),
         "containers": [container],
         "volumes": volumes,
     }
