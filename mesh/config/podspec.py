@@ -19,6 +19,7 @@ MADE_KEYS = (
     "context",
     "namespace",
     "nodes",
+    "slices",
     "image",
     "resources",
     "hold",
@@ -95,6 +96,7 @@ class MadePods(Source, frozen=True, kw_only=True):
 
     template: PodTemplate
     nodes: int = 1
+    slices: int = 1  # parts of the pods with as many pods each
     context: str = ""  # as in Pods
     namespace: str = ""
     hold: float = DEFAULT_HOLD_S  # seconds that idle pods wait for the next command
@@ -138,9 +140,13 @@ def read_made(section: Section, place: str = "") -> MadePods:
     for key, value in (("hold", hold), ("start_timeout", start)):
         if not math.isfinite(value):
             section.unexpected(key, "a time, as 10m")
+    nodes, slices = section.integer("nodes", 1, 1, PODS_MAX), section.integer("slices", 1, 1, PODS_MAX)
+    if slices and nodes % slices:
+        section.add("slices", f"expected a divisor of nodes: {nodes}, found {slices}")
     return MadePods(
         template=template,
-        nodes=section.integer("nodes", 1, 1, PODS_MAX),
+        nodes=nodes,
+        slices=slices,
         context=section.text("context", "a context of kubeconfig"),
         namespace=name_of(section, "namespace"),
         hold=hold,

@@ -265,6 +265,7 @@ def made_pods_schema() -> Schema:
         "context": about("of kubeconfig (default: its current one)", SCALAR),
         "namespace": about("of the pods (default: the context's)", SCALAR),
         "nodes": about("how many pods (1)", {"type": "integer", "minimum": 1, "maximum": podspec.PODS_MAX}),
+        "slices": about("parts with as many pods (1)", {"type": "integer", "minimum": 1, "maximum": podspec.PODS_MAX}),
         "image": about("an image with Python 3.8 or later", SCALAR),
         "resources": about("quantities, or requests: and limits:", fields),
         "hold": about("how long idle pods wait for the next command (10m)", span),
