@@ -14,21 +14,24 @@ from mesh.app.listening import listen, listen_at
 from mesh.backends.ssh.passwords import Passwords
 from mesh.config.forwarding import read_forwarded
 from mesh.config.settings import Options
+from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
 from mesh.hosts.interfaces import Purpose
 from mesh.protocol.forwarding import STREAMS_MAX
 
-DEFAULTS = Options()
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def chosen(selector: str, options: Options, clusters_file: str) -> Cluster:
+    """Return the hosts of a selector whose ports are wanted. Raises UsageError and MeshError."""
+    return choose_cluster(selector, options, clusters_file, purpose=Purpose.ASK)
 
 
 def forward(
     ports: Sequence[str],
+    cluster: Cluster,
     *,
-    cluster: str,
     socket: str = "",
-    options: Options = DEFAULTS,
-    clusters_file: str = "",
     show: Callable[[str], object] = print,
     notify: Callable[[str], object] = print,
 ) -> int:
@@ -42,21 +45,19 @@ def forward(
     """
     wanted = list(dict.fromkeys(read_forwarded("forward", text) for text in ports))
     if not wanted:
-        raise UsageError("forward: no port was named", hint=f"mesh forward {cluster or 'pod'} 6006")
-    found = choose_cluster(cluster, options, clusters_file, purpose=Purpose.ASK)
-    if socket and (len(wanted) > 1 or len(found.hosts) > 1):
-        raise UsageError(
-            "--socket: it is for one port of one host", hint=f"mesh forward {cluster}:0 --socket PATH PORT"
-        )
-    carrier = carrier_of(found)
-    allow_descriptors(len(found.hosts) + STREAMS_MAX, carrier)
-    passwords = Passwords(found.password_env, os.environ)
-    forwarder = Forwarder(found, carrier.open(found, Means(environ=os.environ, passwords=passwords)), "", notify)
+        raise UsageError("forward: no port was named", hint=f"mesh forward {cluster.name} 6006")
+    if socket and (len(wanted) > 1 or len(cluster.hosts) > 1):
+        hint = f"mesh forward {cluster.name}:0 --socket PATH {wanted[0].remote}"
+        raise UsageError("--socket: it is for one port of one host", hint=hint)
+    carrier = carrier_of(cluster)
+    allow_descriptors(len(cluster.hosts) + STREAMS_MAX, carrier)
+    passwords = Passwords(cluster.password_env, os.environ)
+    forwarder = Forwarder(cluster, carrier.open(cluster, Means(environ=os.environ, passwords=passwords)), "", notify)
     signals: list[int] = []
     try:
         forwarder.open()
-        hosts = found.hosts
-        places = [listen_at(socket, hosts[0], wanted[0].remote)] if socket else listen(found, wanted)
+        hosts = cluster.hosts
+        places = [listen_at(socket, hosts[0], wanted[0].remote)] if socket else listen(cluster, wanted)
         forwarder.listen(places)
 
         def end(number: int) -> None:

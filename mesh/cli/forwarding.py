@@ -26,10 +26,8 @@ def forward(given: Given) -> int:
 
     return forwarding.forward(
         given.words,
-        cluster=given[o.NAMED_CLUSTER],
+        forwarding.chosen(given[o.NAMED_CLUSTER], given.options(), given[o.CLUSTERS]),
         socket=given[d.SOCKET],
-        options=given.options(),
-        clusters_file=given[o.CLUSTERS],
         show=lambda line: show([line]),
         notify=say,
     )
