@@ -25,6 +25,8 @@ MADE_KEYS = (
     "hold",
     "start_timeout",
     "switchboard_from",
+    "gang",
+    "queue",
     "node_selector",
     "tolerations",
     "volumes",
@@ -59,6 +61,8 @@ PODS_MAX = 1024
 DEFAULT_HOLD_S = 600.0
 DEFAULT_START_S = 600.0
 DEFAULT_SWITCHBOARD_FROM = 64  # pods
+VOLCANO = "volcano"
+GANGS = ("none", VOLCANO)
 VOLUME_KINDS = ("claim", "host_path", "empty_dir", "secret", "config_map", "nfs")
 VOLUME_KEYS = (*VOLUME_KINDS, "path", "read_only")
 NAME_CHARACTERS = 63
@@ -100,6 +104,8 @@ class PodTemplate(Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
     env: Mapping[str, str] = {}
+    gang: str = ""  # one of GANGS: binds pods to nodes all at once; "": none
+    queue: str = ""  # of the gang's scheduler; "": its default one
     pod: Plain = {}  # fields of a pod spec, merged last
 
 
@@ -222,6 +228,21 @@ def _shm(section: Section, key: str) -> str:
     return found
 
 
+def _gang(section: Section, key: str) -> str:
+    """Return the kind of gang, "" for none."""
+    expected = " or ".join(GANGS)
+    found = section.text(key, expected)
+    if found and found not in GANGS:
+        section.unexpected(key, expected)
+    return "" if found == "none" else found
+
+
+def _queue(section: Section, key: str) -> str:
+    if "gang" not in section or section.node("gang").value == "none":
+        section.add(key, f"has no meaning without gang: {VOLCANO}")
+    return name_of(section, key)
+
+
 def is_name(text: str) -> bool:
     """Return True for a name that objects of Kubernetes may have everywhere."""
     return len(text) <= NAME_CHARACTERS and bool(_NAME.fullmatch(text))
@@ -332,5 +353,7 @@ _READERS: Mapping[str, Callable[[Section, str], object]] = {
     "labels": _labels,
     "annotations": lambda section, key: section.environment(key),
     "env": lambda section, key: section.environment(key),
+    "gang": _gang,
+    "queue": _queue,
     "pod": _mapping,
 }
