@@ -116,7 +116,7 @@ def _found(purpose: Purpose, options: Options, cluster: Cluster, *, is_quiet: bo
 def with_archive(cluster: Cluster) -> Cluster:
     """Return a cluster with this directory's workspace, if its pods get that from a ConfigMap. Raises MeshError."""
     source = cluster.source
-    if not isinstance(source, MadePods) or source.template.code is None or source.template.code.kind != CONFIG_MAP:
+    if not isinstance(source, MadePods) or source.template.source is None or source.template.source.kind != CONFIG_MAP:
         return cluster
     from mesh.workspace.archive import archive_of
 

@@ -54,6 +54,8 @@ def job_text(
     if modules := [word for word, _ in project.modules.descriptions]:
         hint = "put what they do into the image, or into prerun:"
         raise UsageError(f"{project.path}: {modules[0]}: declared jobs have no modules", hint=hint)
+    if source.groups:
+        raise UsageError(f"{name}: declared jobs have no groups: all pods run one command", hint="leave out groups:")
     made = _made(name, cluster, source)
     spec = without_values(_spec(project, options, command, source), list(_variables(project, options)))
     slices = source.slices if source.slices > 1 else 0
@@ -112,7 +114,7 @@ def _made(name: str, cluster: Cluster, source: MadePods) -> Made:
 def _spec(project: Project, options: Options, command: Sequence[str], source: MadePods) -> RunSpec:
     check_workspace(project, Path.home())
     spec = make_spec(project, options, command)
-    fetched = source.template.code
+    fetched = source.template.source
     return replace(
         spec,
         project=code.PROJECT if fetched else NO_WORKSPACE,

@@ -124,7 +124,7 @@ def pod_template(declared: Declared) -> Object:
         "labels": {**template.labels, **_labels(declared), USER: safe(made.user)},
         "annotations": {**template.annotations, **annotations, FULL_CLUSTER: made.cluster, FULL_USER: made.user},
     }
-    spec = dict(render.pod_spec(made, ROOT_UID))
+    spec = dict(render.pod_spec(made, template, ROOT_UID))
     (container,) = _objects(spec["containers"])
     missing = f"there is no Secret {secret_name(made)}: mesh pods secret {made.cluster}"
     words = _words(container["command"])
