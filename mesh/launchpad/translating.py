@@ -28,7 +28,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     names: Mapping[str, str] = {}  # hosts as nodes name them: their names in the cluster
     where: Mapping[str, Where] = {}  # by label
     processes: Mapping[str, PythonProcess] = {}  # by label
-    flags: Mapping[str, tuple[str, ...]] = {}  # words of the command line, by label
+    flags: Mapping[str, tuple[str, ...]] = {}  # words of the command line in place of the program's own, by label
     prerun: tuple[PrerunEntry, ...] = ()  # after that of the project
     options: Options = Options()
 
@@ -39,7 +39,7 @@ class _Placed(Struct):
     node: PyNode
     host: str
     restarts: int
-    flags: tuple[str, ...] = ()  # of its command line
+    flags: tuple[str, ...] = ()  # of its command line, in place of the program's own
 
 
 def translate(program: Program, plan: Plan) -> MeshProgram:
@@ -74,7 +74,7 @@ def _add(found: MeshProgram, label: str, placed: Sequence[_Placed], choices: tup
     where, process = choices
     parts = [one.node.part() for one in placed]
     for part, one in zip(parts, placed, strict=True):
-        part.argv = (*process.argv, *one.flags)
+        part.argv, part.has_own_argv = (*process.argv, *one.flags), bool(one.flags)
     restarts = max(one.restarts for one in placed)
     hosts = [one.host for one in placed if one.host]
     found.add(

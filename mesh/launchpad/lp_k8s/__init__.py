@@ -18,19 +18,18 @@ if TYPE_CHECKING:
     from mesh.launchpad.runtime.pods import Source as Source
     from mesh.launchpad.runtime.stopping import stop as stop
 
-_PACKAGE = "mesh.launchpad"
 _PLACES = {
-    "Launched": ".launching",
-    "launch": ".podlaunch",
-    "CourierNode": ".nodes",
-    "ReverbNode": ".nodes",
-    "Config": ".runtime.pods",
-    "Container": ".runtime.pods",
-    "GitSource": ".runtime.pods",
-    "Resource": ".runtime.pods",
-    "ResourceRange": ".runtime.pods",
-    "Source": ".runtime.pods",
-    "stop": ".runtime.stopping",
+    "Launched": "..launching",
+    "launch": "..podlaunch",
+    "CourierNode": "..nodes",
+    "ReverbNode": "..nodes",
+    "Config": "..runtime.pods",
+    "Container": "..runtime.pods",
+    "GitSource": "..runtime.pods",
+    "Resource": "..runtime.pods",
+    "ResourceRange": "..runtime.pods",
+    "Source": "..runtime.pods",
+    "stop": "..runtime.stopping",
 }
 
 __all__ = sorted(_PLACES)
@@ -41,11 +40,11 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object
     try:
-        value = getattr(import_module(_PLACES[name], _PACKAGE), name)
+        value = getattr(import_module(_PLACES[name], __package__), name)
     except ImportError:
-        if _PLACES[name].startswith(".runtime"):
+        if _PLACES[name].startswith("..runtime"):
             raise
-        value = import_module(".runtime.absent", _PACKAGE).stand_in(name)
+        value = import_module("..runtime.absent", __package__).stand_in(name)
     globals()[name] = value
     return value
 
