@@ -15,14 +15,14 @@ from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
 from mesh.hosts.kubernetes import render
 from mesh.hosts.kubernetes.render import Made
-from mesh.launchpad import lp_k8s, podlaunch
+from mesh.launchpad import lp_k8s, lp_ssh, podlaunch
 from mesh.launchpad.lp_k8s import Config, Container, GitSource, Resource, ResourceRange
 from mesh.launchpad.lp_k8s.util import get_namespace
 from mesh.launchpad.podlaunch import MADE, base_of, cluster_of
 from mesh.launchpad.podparts import namespace_of, parts_of, prerun_of, read_command
 from mesh.launchpad.runtime.pods import Quantity
 from mesh.launchpad.translating import Plan, translate
-from tests.conftest import Home
+from tests.conftest import REPOSITORY, Home
 
 IMAGE = Config(Container(image="team/train:3"))
 KUBECONFIG = """\
@@ -31,6 +31,15 @@ users: [{name: u, user: {token: t}}]
 contexts: [{name: x, context: {cluster: c, user: u, namespace: team-b}}]
 current-context: x
 """
+
+# The names that TLaunch's packages export.
+TLAUNCH = {
+    lp_ssh: ("PyClassNode", "SSHNode", "stop", "launch", "Program", "TransmitNode", "flags"),
+    lp_k8s: (
+        *("launch", "stop", "Resource", "ResourceRange", "Config", "Container", "ReverbNode", "CourierNode"),
+        *("Source", "GitSource"),
+    ),
+}
 
 QUANTITIES: list[tuple[str, Quantity, str | None, str | None]] = [
     ("cpu", "4", "4", None),
@@ -202,6 +211,12 @@ def test_the_namespace_is_that_of_the_current_context(tmp_path: Path, monkeypatc
     assert get_namespace() == "team-b"
 
 
-def test_every_name_of_the_page_is_there() -> None:
+def test_every_name_of_tlaunch_is_there_and_on_the_page() -> None:
+    page = (REPOSITORY / "docs/from-tlaunch.md").read_text()
+    rows = "\n".join(line.split(" | ")[0] for line in page.splitlines() if line.startswith("| "))
+    for module, names in TLAUNCH.items():
+        for name in names:
+            assert getattr(module, name) is not None
+            assert f"`{name}" in rows, name
     for name in lp_k8s.__all__:
         assert getattr(lp_k8s, name) is not None
