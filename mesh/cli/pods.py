@@ -8,7 +8,7 @@ from mesh.cli.inspection import GROUP
 from mesh.cli.options import Given
 from mesh.cli.speech import columns, show
 
-family("pods", GROUP, "Show pods of Kubernetes, and what they need.")
+family("pods", GROUP, "Show pods of Kubernetes, what they need, and users' places for them.")
 
 
 @command(

@@ -22,6 +22,7 @@ from mesh.cli import (  # noqa: F401
     otherstlaunch,
     pages,
     pods,
+    podusers,
     repl,
     runs,
     serve,
