@@ -37,9 +37,14 @@ SHOWN_EVENTS = 3  # of each pod, where no pod is named
 HEAD = ("#", "pod", "phase", "node", "since", "state")
 
 
-def role_text(*, is_existing: bool = False) -> str:
-    """Return the Role that mesh needs. is_existing: for pods that are there; mesh makes none"""
-    return _yaml([role_object(is_existing=is_existing)])
+def role_text(*, is_existing: bool = False, gang: str = "") -> str:
+    """Return the Role that mesh needs. Raises UsageError.
+
+    is_existing: for pods that are there; mesh makes none; gang: of pods that it makes, as "volcano"
+    """
+    if is_existing and gang:
+        raise UsageError("--gang: has no meaning with --existing", hint="leave one of them out")
+    return _yaml([role_object(is_existing=is_existing, gang_kind=gang)])
 
 
 def objects_text(name: str, clusters_file: str = "") -> str:
@@ -51,7 +56,7 @@ def objects_text(name: str, clusters_file: str = "") -> str:
     made = Made(cluster=name, user=user_here(), source=source, python=cluster.python)
     pods = [pod_object(made, index, ROOT_UID) for index in range(source.nodes)]
     secrets = [secret_object(made, ROOT_UID)] if made.has_switchboard else []
-    return _yaml([root_object(made), *secrets, *pods])
+    return _yaml([root_object(made), *secrets, *render.gang_objects(made, ROOT_UID), *pods])
 
 
 def pods_lines(name: str, host: str = "", clusters_file: str = "", *, width: int = 0) -> list[str]:

@@ -23,6 +23,8 @@ MADE_KEYS = (
     "hold",
     "start_timeout",
     "switchboard_from",
+    "gang",
+    "queue",
     "node_selector",
     "tolerations",
     "volumes",
@@ -39,6 +41,8 @@ PODS_MAX = 1024
 DEFAULT_HOLD_S = 600.0
 DEFAULT_START_S = 600.0
 DEFAULT_SWITCHBOARD_FROM = 64  # pods
+VOLCANO = "volcano"
+GANGS = ("none", VOLCANO)
 VOLUME_KINDS = ("claim", "host_path", "empty_dir", "secret", "config_map", "nfs")
 VOLUME_KEYS = (*VOLUME_KINDS, "path", "read_only")
 NAME_CHARACTERS = 63
@@ -76,6 +80,8 @@ class PodTemplate(Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
     env: Mapping[str, str] = {}
+    gang: str = ""  # one of GANGS: binds pods to nodes all at once; "": none
+    queue: str = ""  # of the gang's scheduler; "": its default one
     pod: Plain = {}  # fields of a pod spec, merged last
 
 
@@ -103,6 +109,7 @@ def read_made(section: Section, place: str = "") -> MadePods:
     shm = section.text("shm", EXPECTED_QUANTITY)
     if shm and not _QUANTITY.fullmatch(shm):
         section.unexpected("shm", EXPECTED_QUANTITY)
+    gang = _gang(section)
     template = PodTemplate(
         image=image,
         requests=requests,
@@ -117,6 +124,8 @@ def read_made(section: Section, place: str = "") -> MadePods:
         labels=_labels(section, "labels"),
         annotations=section.environment("annotations"),
         env=section.environment("env"),
+        gang=gang,
+        queue=name_of(section, "queue"),
         pod=_mapping(section, "pod"),
     )
     hold = section.seconds("hold", DEFAULT_HOLD_S)
@@ -134,6 +143,17 @@ def read_made(section: Section, place: str = "") -> MadePods:
         switchboard_from=section.integer("switchboard_from", DEFAULT_SWITCHBOARD_FROM, 2, PODS_MAX + 1),
         place=place,
     )
+
+
+def _gang(section: Section) -> str:
+    """Return the kind of gang, "" for none."""
+    expected = " or ".join(GANGS)
+    found = section.text("gang", expected)
+    if found and found not in GANGS:
+        section.unexpected("gang", expected)
+    if "queue" in section and found in ("", "none"):
+        section.add("queue", f"has no meaning without gang: {VOLCANO}")
+    return "" if found == "none" else found
 
 
 def is_name(text: str) -> bool:

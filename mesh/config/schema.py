@@ -272,6 +272,8 @@ def made_pods_schema() -> Schema:
             "how many pods make one stream carry those of all (64)",
             {"type": "integer", "minimum": 2, "maximum": podspec.PODS_MAX + 1},
         ),
+        "gang": about("binds all pods to nodes at once, or none (none)", {"enum": list(podspec.GANGS)}),
+        "queue": about("of the gang's scheduler", SCALAR),
         "node_selector": about("labels of the nodes", values),
         "tolerations": about("as in a pod spec", items(fields)),
         "volumes": about("claim, host_path, empty_dir, secret, config_map or nfs; path, read_only", items(fields)),

@@ -15,11 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
+from mesh.api.podshow import role_text
 from tests.conftest import Home
 from tests.kubecluster import faults, images
-from tests.kubecluster.cluster import NODES, Cluster
+from tests.kubecluster.cluster import NODES, USER, Cluster
 from tests.kubecluster.faults import PATIENT_S, SLEEP, made, roots, wait_until_up
+from tests.kubecluster.stand_in_volcano import StandInVolcano
 from tests.lab import eventually
 
 pytestmark = [
@@ -203,9 +206,7 @@ def test_a_node_whose_kubelet_is_killed_is_named_to_who_may_read_nodes(home: Hom
 
 
 def test_three_pods_where_two_fit_are_not_started(home: Home, kube: Cluster) -> None:
-    patch = [{"op": "add", "path": f"/status/capacity/{GPU.replace('/', '~1')}", "value": "1"}]
-    for node in NODES:
-        kube.ask("PATCH", f"/api/v1/nodes/{node}/status", patch, kind="application/json-patch+json")
+    faults.advertise(kube, GPU)
     home.clusters(made(3, f"resources: {{{GPU}: 1}}").replace("120s", "5s"))
     done = home.mesh("run", "gpus", "touch", "/mesh/started", within=PATIENT_S)
     assert done.status == 125, done.err
@@ -317,3 +318,31 @@ def test_the_check_makes_no_pod_and_looks_into_those_that_are_there(home: Home, 
     shown = home.mesh("pods", "show", "gpus", "0", within=PATIENT_S)
     assert "Scheduled: Successfully assigned" in shown.out.decode()
     assert home.mesh("down", "gpus", within=PATIENT_S).status == 0
+
+
+@pytest.fixture
+def gang_role(kube: Cluster) -> Iterator[None]:
+    """The Role of a user who makes gangs."""
+    kube.allow(USER, yaml.safe_load(role_text(gang="volcano"))["rules"])
+    yield
+    kube.allow(USER, yaml.safe_load(role_text())["rules"])
+
+
+@pytest.mark.usefixtures("gang_role")
+def test_a_gang_is_bound_as_a_whole_or_not_at_all(home: Home, kube: Cluster) -> None:
+    faults.advertise(kube, GPU)
+    lines = (f"resources: {{{GPU}: 1}}", "gang: volcano")
+    with StandInVolcano(kube, GPU) as stand_in:
+        home.clusters(made(3, *lines).replace("120s", "5s"))
+        done = home.mesh("run", "gpus", "true", within=PATIENT_S)
+        assert done.status == 125, done.err
+        assert "pod group is not ready, 3 Pending, 3 minAvailable" in done.err
+        assert (stand_in.bound, stand_in.members, roots(kube)) == ([], [3], [])
+        assert eventually(lambda: not kube.phases(), PATIENT_S), kube.phases()
+        home.clusters(made(2, *lines))
+        done = home.mesh("run", "gpus", "hostname", within=PATIENT_S)
+        assert done.status == 0, done.err
+        assert sorted(stand_in.bound) == sorted(kube.phases())
+        assert home.mesh("down", "gpus", within=PATIENT_S).status == 0
+        assert stand_in.error is None
+        assert eventually(lambda: not stand_in.groups(), PATIENT_S), stand_in.groups()  # its owner is gone

@@ -60,6 +60,13 @@ def roots(kube: Cluster) -> list[str]:
     return [one["metadata"]["name"] for one in kube.listed("configmaps")]
 
 
+def advertise(kube: Cluster, resource: str) -> None:
+    """Have each node show one unit of a resource, as a plug-in of devices would."""
+    patch = [{"op": "add", "path": f"/status/capacity/{resource.replace('/', '~1')}", "value": "1"}]
+    for node in NODES:
+        kube.ask("PATCH", f"/api/v1/nodes/{node}/status", patch, kind="application/json-patch+json")
+
+
 def still_run(kube: Cluster) -> dict[str, str]:
     """Return the pods that run, or will by themselves."""
     return {

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from msgspec import Struct
 
 from mesh.backends.pods.api import Api, ApiAway, ApiFailed
-from mesh.backends.pods.objects import Nodes, Pod, Quotas, Review, Thing, Version
+from mesh.backends.pods.objects import ApiResources, Nodes, Pod, Quotas, Review, Thing, Version
 from mesh.core.findings import Finding, Verdict, failed, ok, warning
-from mesh.hosts.kubernetes import render, room
+from mesh.hosts.kubernetes import gang, render, room
 from mesh.hosts.kubernetes.render import Made
 
 ASKED_AT_ONCE = 8  # rights
@@ -42,10 +42,10 @@ class Right(Struct, frozen=True, kw_only=True):
         return f"{resource} {self.verb}"
 
 
-def rights_of(*, is_existing: bool) -> list[Right]:
+def rights_of(*, is_existing: bool, gang_kind: str = "") -> list[Right]:
     """Return the rights that mesh needs, those of the Role that it prints."""
     found = []
-    rules = render.role_object(is_existing=is_existing)["rules"]
+    rules = render.role_object(is_existing=is_existing, gang_kind=gang_kind)["rules"]
     assert isinstance(rules, list)
     for rule in rules:
         for resource in rule["resources"]:
@@ -78,6 +78,8 @@ class Preflight:
     def _steps(self) -> Iterator[Finding]:
         finding, minor = self._reached()
         yield finding
+        if (lacking := self._gang()) is not None:
+            yield lacking
         yield self._rights(minor)
         if self._made is not None:
             pod, finding = self._admitted(self._made)
@@ -107,8 +109,26 @@ class Preflight:
         second = text.split(".")[1] if text.count(".") >= 2 else ""
         return _with_life(told, api.credentials_end()), int(second) if second.isdecimal() else 0
 
+    def _gang(self) -> Finding | None:
+        """Return the finding about a server that lacks the API of the gang; None: it has it, or there is no gang."""
+        kind = self._made.source.template.gang if self._made is not None else ""
+        if not kind:
+            return None
+        name = gang.GANG_APIS[kind]
+        hint = f"kubectl api-resources --api-group {gang.GROUP}"
+        try:
+            found = self._api.get(f"/apis/{name}", ApiResources).resources or ()
+        except ApiFailed as error:
+            if error.status != 404:
+                return warning("api", f"the API of gang: {kind} cannot be looked for: {error}", hint)
+            found = ()
+        if not any(one.name == gang.RESOURCE for one in found):
+            return failed("api", f"the server has no {gang.RESOURCE} of {name}, which gang: {kind} needs", hint)
+        return None
+
     def _rights(self, minor: int) -> Finding:
-        wanted = rights_of(is_existing=self._made is None)
+        kind = self._made.source.template.gang if self._made is not None else ""
+        wanted = rights_of(is_existing=self._made is None, gang_kind=kind)
         with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
             try:
                 answers = list(pool.map(self._may, wanted))
@@ -119,9 +139,9 @@ class Preflight:
         optional = [one for one in refused if one in OPTIONAL and not (one == CREATE_EXEC and minor >= 35)]
         needed = [one for one in refused if one not in optional]
         namespace = self._api.place.namespace
-        existing = " --existing" if self._made is None else ""
+        options = " --existing" if self._made is None else f" --gang {kind}" if kind else ""
         hint = (
-            f"mesh pods role{existing} > role.yaml\n"
+            f"mesh pods role{options} > role.yaml\n"
             f"{self._api.place.kubectl('apply')} -f role.yaml\n"
             f"{self._api.place.kubectl('create rolebinding mesh')} --role=mesh --user=USER"
         )

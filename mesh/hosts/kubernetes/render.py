@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from mesh.config.podspec import NAME_CHARACTERS, MadePods, Volume
+from mesh.hosts.kubernetes import gang
 
 CLUSTER, USER, ROOT, INDEX = "mesh/cluster", "mesh/user", "mesh/root", "mesh/index"  # labels
 MARK = "mesh/mark"  # an annotation of the root, chosen before it has a UID
@@ -135,11 +136,29 @@ def pod_object(made: Made, index: int, root_uid: str) -> Object:
         "metadata": {
             "name": pod_name(made, index, root_uid),
             "labels": {**template.labels, **labels},
-            "annotations": {**template.annotations, FULL_CLUSTER: made.cluster, FULL_USER: made.user},
+            "annotations": {
+                **template.annotations,
+                **gang.annotations_of(template.gang, gang_name(made, root_uid)),
+                FULL_CLUSTER: made.cluster,
+                FULL_USER: made.user,
+            },
             "ownerReferences": [_owner(made, root_uid)],
         },
         "spec": merged(_spec(made, root_uid), template.pod),
     }
+
+
+def gang_objects(made: Made, root_uid: str) -> list[Object]:
+    """Return the objects by which pods are a gang, which are made before them. root_uid: of the root object"""
+    template = made.source.template
+    if not template.gang:
+        return []
+    meta = {
+        "name": gang_name(made, root_uid),
+        "labels": {CLUSTER: safe(made.cluster), USER: safe(made.user), ROOT: root_uid},
+        "ownerReferences": [_owner(made, root_uid)],
+    }
+    return [gang.pod_group_object(meta, made.source.nodes, template.queue)]
 
 
 def pod_name(made: Made, index: int, root_uid: str) -> str:
@@ -150,6 +169,11 @@ def pod_name(made: Made, index: int, root_uid: str) -> str:
 def secret_name(made: Made, root_uid: str) -> str:
     """Return the name of the Secret of the switchboard."""
     return f"{_prefix(made, root_uid)}-{SWITCHBOARD}"
+
+
+def gang_name(made: Made, root_uid: str) -> str:
+    """Return the name of the PodGroup."""
+    return f"{_prefix(made, root_uid)}-gang"
 
 
 def _prefix(made: Made, root_uid: str) -> str:
@@ -190,7 +214,7 @@ def _spec(made: Made, root_uid: str) -> Object:
         "priorityClassName": template.priority_class,
         "imagePullSecrets": [{"name": name} for name in template.image_pull_secrets],
     }
-    return {**spec, **{key: value for key, value in optional.items() if value}}
+    return {**spec, **gang.fields_of(template.gang), **{key: value for key, value in optional.items() if value}}
 
 
 def _volumes(made: Made, root_uid: str) -> tuple[list[Object], list[Object]]:
@@ -266,8 +290,8 @@ def _merged_lists(ours: list[object], theirs: list[object]) -> list[object]:
     return found
 
 
-def role_object(*, is_existing: bool) -> Object:
-    """Return the Role for a namespace. is_existing: mesh makes no pods there"""
+def role_object(*, is_existing: bool, gang_kind: str = "") -> Object:
+    """Return the Role for a namespace. is_existing: mesh makes no pods there; gang_kind: of those that it makes"""
     own = not is_existing
     rules: list[Object] = [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", *(["create", "delete"] * own)]},
@@ -279,6 +303,7 @@ def role_object(*, is_existing: bool) -> Object:
         rules.append({"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["list"]})
         rules.append({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "create", "delete"]})
         rules.append({"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]})
+        rules += gang.rules_of(gang_kind)
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
