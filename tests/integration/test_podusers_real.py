@@ -10,6 +10,7 @@ import calendar
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -23,7 +24,7 @@ import yaml
 
 from tests.conftest import REPOSITORY, Done, Home
 from tests.kubecluster import images
-from tests.kubecluster.cluster import ADMIN, SERVER, Cluster, Refused
+from tests.kubecluster.cluster import ADMIN, NAMESPACE, NODES, SERVER, Cluster, Refused
 from tests.kubecluster.faults import PATIENT_S
 from tests.lab import eventually, sh
 
@@ -92,6 +93,81 @@ def admin(home: Home, kube: Cluster, tmp_path: Path) -> Iterator[Path]:
     assert eventually(lambda: not spaces(kube), PATIENT_S), spaces(kube)
     for user in USERS:
         kube.ask("DELETE", f"/api/v1/persistentvolumes/data-{user}")
+
+
+@pytest.fixture
+def volume(home: Home, kube: Cluster, tmp_path: Path) -> Iterator[Path]:
+    """Make a volume for the pods of the tests' namespace; return its directory."""
+    data = tmp_path / "data"
+    for part in ("code", "cache", "models"):
+        (data / part).mkdir(parents=True)
+    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    spec: Object = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "hostPath": {"path": str(data)}}
+    spec["claimRef"] = {"namespace": NAMESPACE, "name": "tdata"}
+    kube.ask("POST", "/api/v1/persistentvolumes", {"metadata": {"name": "data"}, "spec": spec})
+    kube.ask("POST", kube.path("persistentvolumeclaims"), {"metadata": {"name": "tdata"}, "spec": claim})
+    home.environ["MESH_TDATA"] = "tdata:/TData"
+    yield data
+    kube.clear()  # pods keep a claim
+    kube.ask("DELETE", kube.path("persistentvolumeclaims", "tdata"))
+    kube.ask("DELETE", "/api/v1/persistentvolumes/data")
+
+
+PARTS = "--gpu_memory 10000 --gpu_cores 100 --set_save_path"
+EXAMPLES = {  # those of TLaunch's documents with other images, and the words that each rank or launcher gets
+    f"--gpu 1 {PARTS} basic --num_trainer 2 --set_share_file train.py": (
+        "train.py --share_file /TData/cache/mnist-X --save_path /TData/models/mnist --rank {rank} --world_size 2"
+    ),
+    f"--gpu 4 {PARTS} torchrun --nnodes 2 --nproc_per_node 4 train.py --save-model": (
+        "--nnodes=2 --nproc-per-node=4 train.py --save-model --save_path /TData/models/mnist"
+    ),
+    f"--gpu 4 {PARTS} deepspeed --num_nodes 2 --num_gpus 4 train.py --deepspeed": (
+        "4+4 train.py --deepspeed --save_path /TData/models/mnist"
+    ),
+}
+TRAIN = "import sys\nprint(*sys.argv)\n"
+TORCHRUN = """#!/usr/bin/python3
+import sys
+words = sys.argv[1:]
+own = [word.replace("nproc_per", "nproc-per").replace("per_node", "per-node") for word in words if word[:3] == "--n"]
+print(*sorted(word for word in own if "rank" not in word), *words[words.index("train.py"):])
+"""
+DEEPSPEED = """
+import base64, json, sys
+words = sys.argv[1:]
+world = json.loads(base64.urlsafe_b64decode(next(word for word in words if "world" in word).partition("=")[2]))
+print("+".join(str(len(slots)) for slots in world.values()), *words[words.index("train.py"):])
+"""
+
+
+def test_the_documented_examples_of_tlaunchrun(home: Home, kube: Cluster, volume: Path) -> None:
+    """Programs of the project have the names of the launchers, and print their words."""
+    amounts = {"gpu": "4", "gpumem": "20000", "gpucores": "200"}
+    places = {f"/status/capacity/mesh.test~1{name}": value for name, value in amounts.items()}
+    patch = [{"op": "add", "path": path, "value": value} for path, value in places.items()]
+    for node in NODES:
+        kube.ask("PATCH", f"/api/v1/nodes/{node}/status", patch, kind="application/json-patch+json")
+    share = "gpu_share: {gpu: mesh.test/gpu, memory: mesh.test/gpumem, cores: mesh.test/gpucores}"
+    prerun = "prerun: ['export PATH=$PWD/bin:$PATH PYTHONPATH=$PWD']"
+    home.files(mesh__yaml=f"{share}\n{prerun}\n", train__py=TRAIN)
+    launch, programs = home.project / "deepspeed/launcher", home.project / "bin"
+    for place in (launch, programs):
+        place.mkdir(parents=True)
+    for place in (launch, launch.parent):
+        (place / "__init__.py").touch()
+    (launch / "launch.py").write_text(DEEPSPEED)
+    (programs / "torchrun").write_text(TORCHRUN)
+    (programs / "torchrun").chmod(0o755)
+    for words, expected in EXAMPLES.items():
+        command = ["tlaunchrun", "--lpjob_name", "mnist", "--image", images.PYTHON, *words.split()]
+        done = home.mesh(*command, within=PATIENT_S)
+        assert done.status == 0, done.err
+        limits = [one["spec"]["containers"][0]["resources"]["limits"] for one in kube.listed("pods")]
+        gpus = words.split()[1]
+        assert limits == [{"mesh.test/gpu": gpus, "mesh.test/gpumem": "10000", "mesh.test/gpucores": "100"}] * 2
+        lines = [re.sub(r"mnist-[0-9a-f]{12} ", "mnist-X ", line.partition("] ")[2]) for line in done.lines]
+        assert lines == [expected.format(rank=rank) for rank in (0, 1)], done.lines
+    assert (volume / "models/mnist").is_dir()
 
 
 def spaces(kube: Cluster) -> list[str]:

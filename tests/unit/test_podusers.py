@@ -21,6 +21,7 @@ from mesh.core.run import Kind
 from mesh.hosts.kubernetes import userobjects
 from mesh.hosts.kubernetes.differing import differences
 from mesh.hosts.kubernetes.userobjects import Space
+from tests.conftest import REPOSITORY
 from tests.specs import spec_of as run_spec
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGx4 ana@desk"
@@ -76,6 +77,13 @@ def test_a_key_is_a_text_or_a_file_beside_the_users_and_never_a_private_one(tmp_
     with pytest.raises(UsageError, match=r"users\.ana\.key: expected a public key") as caught:
         read(tmp_path, FILE.replace(f"key: {KEY}", "key: ana"))
     assert "abc" not in str(caught.value)
+
+
+def test_the_file_in_the_document_is_right(tmp_path: Path) -> None:
+    text = (REPOSITORY / "docs/pods.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    (tmp_path / "ben.pub").write_text(f"{KEY}\n")
+    found = read(tmp_path, text.replace("~/keys/ana.pub", str(tmp_path / "ben.pub")))
+    assert [userobjects.too_little(Space(user=user, dev=found.dev)) for user in found.users] == ["", ""]
 
 
 def test_a_users_rights_are_those_of_a_run_and_change_neither_rights_nor_limits(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from mesh.config.userspaces import namespace_of
 DIRECTORY = "/etc/mesh-dev"  # in the container: the files of this module
 HOST_KEY_DIRECTORY = "/etc/mesh-host-key"
 HOST_KEY = "ssh_host_ed25519_key"
-UID = 1000  # of the user in the pod
+DEV_UID = 1000  # of the user in the pod
 PID_FILE = "/tmp/mesh-sshd.pid"  # written once sshd listens
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 LAYOUT = ("code", "data", "cache", "models")  # directories of the volume
@@ -77,8 +77,8 @@ def dev_files(user: PodUser, dev: DevPod) -> Mapping[str, str]:
         "setup.sh": SETUP,
         "sshd_config": SSHD % {**words, "port": dev.port, "host_key": host_key},
         "authorized_keys": "".join(f"{line}\n" for line in user.keys),
-        "passwd": f"root:x:0:0:root:/root:/bin/sh\n{user.name}:x:{UID}:{UID}::{dev.mount}:/bin/bash\n",
-        "group": f"root:x:0:\ntty:x:5:\n{user.name}:x:{UID}:\n",
+        "passwd": f"root:x:0:0:root:/root:/bin/sh\n{user.name}:x:{DEV_UID}:{DEV_UID}::{dev.mount}:/bin/bash\n",
+        "group": f"root:x:0:\ntty:x:5:\n{user.name}:x:{DEV_UID}:\n",
         "kubeconfig": json.dumps(_kubeconfig(user, dev), indent=1),
     }
 

@@ -206,7 +206,12 @@ def _pod_spec(space: Space) -> Object:
         ],
         "workingDir": dev.mount,
     }
-    own = {"runAsUser": devfiles.UID, "runAsGroup": devfiles.UID, "fsGroup": devfiles.UID, "runAsNonRoot": True}
+    own = {
+        "runAsUser": devfiles.DEV_UID,
+        "runAsGroup": devfiles.DEV_UID,
+        "fsGroup": devfiles.DEV_UID,
+        "runAsNonRoot": True,
+    }
     spec = {
         "serviceAccountName": NAME,
         "automountServiceAccountToken": True,
