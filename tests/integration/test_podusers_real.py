@@ -164,7 +164,7 @@ def test_the_documented_examples_of_tlaunchrun(home: Home, kube: Cluster, volume
         assert done.status == 0, done.err
         limits = [one["spec"]["containers"][0]["resources"]["limits"] for one in kube.listed("pods")]
         gpus = words.split()[1]
-        assert limits == [{"mesh.test/gpu": gpus, "mesh.test/gpumem": "10000", "mesh.test/gpucores": "100"}] * 2
+        assert limits == [{"mesh.test/gpu": gpus, "mesh.test/gpumem": "10k", "mesh.test/gpucores": "100"}] * 2
         lines = [re.sub(r"mnist-[0-9a-f]{12} ", "mnist-X ", line.partition("] ")[2]) for line in done.lines]
         assert lines == [expected.format(rank=rank) for rank in (0, 1)], done.lines
     assert (volume / "models/mnist").is_dir()
