@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mesh.cli import userpodoptions
 from mesh.cli.option import OTHER, AnyOption, Option
 from mesh.core.errors import UsageError
 
@@ -27,4 +26,3 @@ GANG = Option(
 )
 
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]
-TABLE += userpodoptions.TABLE
