@@ -125,6 +125,7 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
 
     placement = placed(spec, cluster)
     screen = Screen(shown_spec, cluster, placement, showing)
+    screen.check_terminal()
     passwords = Passwords(cluster.password_env, os.environ, alone=screen.hidden)
     if cluster.ask_password:
         _ask_first(passwords, cluster)
@@ -263,6 +264,8 @@ def _local(
         payloads=parts.payloads,
         relayed=parts.relayed,
         choose=screen.choose,
+        terminal=_terminal_size,
+        terminal_kind=os.environ.get("TERM", "dumb"),
         plan={name: secrets.json(value) for name, value in plan.items()},
         have=attaching.fetch if attaching else None,
         only_reads=attaching.only_reads if attaching else False,
@@ -270,6 +273,12 @@ def _local(
         secrets=secrets,
         before=_before(attaching, store, secrets) if attaching and store else lambda rank, stream: b"",
     )
+
+
+def _terminal_size() -> tuple[int, int]:
+    from mesh.screen.descriptor import Descriptor
+
+    return Descriptor(1, required=False).size()
 
 
 def _before(attaching: Attaching, store: StoreSink, secrets: Secrets) -> Callable[[int, Stream], bytes]:

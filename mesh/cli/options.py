@@ -85,6 +85,8 @@ class Given:
         fields = {option.field: self[option] for option in options_of(self.command) if option.field}
         if self[INTERACTIVE] and STDIN.name not in self._values:
             fields["stdin"] = "rank0"
+        if fields.get("pty"):
+            fields["stdin"] = "rank0"
         if STDIN.field in fields:
             fields["stdin_notice"] = STDIN.name not in self._values and not self[INTERACTIVE]
         return Options(**fields).checked()
