@@ -149,7 +149,7 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
         preparation=parts.preparation,
     )
     sinks = [*([store] if store else ()), *shown, *parts.sinks]
-    during = _during(parts, lambda: carrier.open(cluster, means)) if parts.forward else None
+    during = _during(parts, screen, lambda: carrier.open(cluster, means)) if parts.forward or spec.rules.debug else None
     launcher = Launcher(run, [*sinks, *([during] if during else ())])
     if during:
         during.notify = launcher.notice
@@ -158,10 +158,18 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
     return assembled
 
 
-def _during(parts: Parts, opened: Callable[[], Backend]) -> DuringRun:
+def _during(parts: Parts, screen: Screen, opened: Callable[[], Backend]) -> DuringRun:
     from mesh.app.during import DuringRun
 
-    return DuringRun(parts.cluster, parts.forward, parts.spec.run, opened)
+    during, run = DuringRun(parts.cluster, parts.forward, parts.spec.run, opened), parts.spec.run
+    if parts.spec.rules.debug:
+        from mesh.app.console import Consoles
+
+        placement = placed(parts.spec, parts.cluster)
+        during.consoles = lambda forwarder: Consoles(
+            forwarder, placement, run, lambda: (screen.pause.asking(), screen.hidden())
+        )
+    return during
 
 
 class Assembled:

@@ -1,10 +1,11 @@
-"""Ports of hosts that are forwarded for the time of a run."""
+"""Ports of hosts that are forwarded, and debuggers of ranks that are shown, for the time of a run."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 
+from mesh.app.console import Consoles
 from mesh.app.forwarder import Forwarder
 from mesh.app.listening import listen
 from mesh.core.cluster import Cluster
@@ -22,6 +23,7 @@ class DuringRun:
     def __init__(self, cluster: Cluster, ports: Sequence[Forwarded], run: str, opened: Callable[[], Backend]) -> None:
         """opened: returns a backend of its own"""
         self._cluster, self._ports, self._run, self._opened = cluster, ports, run, opened
+        self.consoles: Callable[[Forwarder], Consoles] | None = None  # makes those of ranks that stop
         self.notify: Callable[[str], object] = lambda text: None  # shows a line, from any thread
         self._lock = threading.Lock()
         self._is_over = False
@@ -62,11 +64,26 @@ class DuringRun:
                 self._forward(forwarder)
         except (MeshError, OSError) as error:
             if not self._is_over:
-                self.notify(f"--forward: no port is forwarded: {error}")
+                what = "no debugger is reached" if self.consoles else "no port is forwarded"
+                self.notify(f"{what}: {error}")
         finally:
             forwarder.close()
 
     def _forward(self, forwarder: Forwarder) -> None:
+        if self.consoles is None:
+            self._carry(forwarder)
+            return
+        consoles = self.consoles(forwarder)
+        forwarder.debugs, forwarder.on_waiting = True, consoles.note
+        thread = threading.Thread(target=consoles.serve, name="mesh-debug", daemon=True)
+        thread.start()
+        try:
+            self._carry(forwarder)
+        finally:
+            consoles.end()
+            thread.join(JOIN_LIMIT_S)
+
+    def _carry(self, forwarder: Forwarder) -> None:
         forwarder.open()
         places = listen(self._cluster, self._ports)
         forwarder.listen(places)

@@ -87,6 +87,11 @@ class Screen:
             from mesh.screen.rawterminal import RawTerminal
 
             sinks = [RawTerminal(self._terminal, self.hidden)]
+        if self._spec.rules.debug:
+            from mesh.screen.unseen import Unseen
+
+            # None of them writes while pdb is open.
+            sinks = [Unseen(one, {}, self._placement, from_start=True, pause=self.pause) for one in sinks]
         if self._showing.json:
             from mesh.screen.jsonl import JsonSink
 
@@ -95,6 +100,9 @@ class Screen:
 
     def check_terminal(self) -> None:
         """Raise UsageError if rank 0 is to have our terminal, and there is none."""
+        if self._spec.rules.debug and (self._showing.json or not (_is_terminal(0) and _is_terminal(2))):
+            what = "--json" if self._showing.json else "stdin and stderr are no terminal"
+            raise UsageError(f"--debug: pdb needs a terminal ({what})", hint="mesh run --debug pod COMMAND")
         if not self._spec.rules.pty:
             return
         if self._showing.json or self._showing.quiet:

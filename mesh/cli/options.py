@@ -102,7 +102,7 @@ SELECT = (  # commands that pick hosts of a cluster
 )
 STARTS = ("run", "exec")
 WITH_PROMPT = (*STARTS, "repl")
-NAMES_RUN = ("attach", "detach", "signal", "restart", "stop", "logs", "stacks")
+NAMES_RUN = ("attach", "detach", "signal", "restart", "stop", "logs", "stacks", "debug")
 READS_RUN = (*NAMES_RUN, "report")  # the others ask hosts as well
 SHOWS = ("run", "exec", "attach", "logs", "job attach", "job logs")
 NARRATES = (*STARTS, "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
@@ -114,7 +114,7 @@ TAKES_CLUSTERS_FILE = (
     *(*MAKES_HOSTS, *SHOWS_PODS, "job submit", "jobman create"),
 )
 READS_LOGS = ("logs", "job logs")
-WITH_RANKS = (*READS_LOGS, "signal", "restart", "stacks")
+WITH_RANKS = (*READS_LOGS, "signal", "restart", "stacks", "debug")
 
 CLUSTER = text(
     "cluster",

@@ -7,7 +7,6 @@ import os
 import termios
 import tty
 from collections.abc import Callable
-from typing import Any
 
 from mesh.core.events import Event, Exited, Finished, Lost, Output, Started
 from mesh.core.interfaces import Sink
@@ -27,7 +26,7 @@ class RawTerminal:
         """hidden: within what it returns, the sink has no live line on the terminal"""
         self._sink, self._hidden = sink, contextlib.ExitStack()
         self._hide = hidden
-        self._before: list[Any] | None = None  # the modes of our terminal; None: it is ours
+        self._before: list[int | list[bytes | int]] | None = None  # the modes of our terminal; None: it is ours
         self._later: list[Event] = []
         self._is_main = True  # the main screen is shown
 

@@ -112,6 +112,8 @@ class Ranks:
             try:
                 setting = self._environment.of_rank(rank.env)
                 setting.terminal = rank.terminal
+                if self._environment.has_debugger:
+                    self._environment.allow_debugging(setting, rank.rank)
                 start = start_rank if self.nodes is None else self.nodes.start
                 argv = rank.argv or request.argv
                 self.restarts.note_start(rank.rank, (argv, setting, rank.stdin))
