@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mesh.core.forwarding import Forwarded
     from mesh.core.interfaces import Backend, Sink
     from mesh.core.masking import Secrets
+    from mesh.core.nodes import Arrived
     from mesh.core.pull import Destination
     from mesh.core.typed import Typed
     from mesh.engine.courier import Luggage
@@ -55,6 +56,7 @@ class Attaching(Struct, frozen=True, kw_only=True):
     hide: Place  # bytes that come, and are not shown
     told: Path  # the directory of logs that messages name
     begin: str  # "now": nothing of what was there when we came is shown
+    arrivals: tuple[Arrived, ...] = ()  # the moves of ranks between hosts so far
     only_reads: bool = False  # end nothing there, not even what a lost agent has left
     only_end: bool = False  # no output is fetched, and the hosts keep it for those who fetch it later
 
@@ -139,13 +141,14 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
         screen.report(unmasked_notice(missing))
     kept = KeptBackend(cluster, passwords, parts.reach_limit_s, os.environ) if uses_kept else None
     means = Means(environ=os.environ, passwords=passwords, reach=parts.reach_limit_s, begun=begun)
+    backend = kept or carrier.open(cluster, means)
     run = Run(
         spec=spec,
         cluster=cluster,
         placement=placement,
-        backend=kept or carrier.open(cluster, means),
+        backend=backend,
         local=_local(parts, screen, passwords, files, store),
-        decider=parts.decider or Supervisor(spec, placement, parts.preparation),
+        decider=parts.decider or Supervisor(spec, placement, parts.preparation, backend.client_return),
         preparation=parts.preparation,
     )
     sinks = [*([store] if store else ()), *shown, *parts.sinks]
@@ -276,6 +279,7 @@ def _local(
         terminal_kind=os.environ.get("TERM", "dumb"),
         plan={name: secrets.json(value) for name, value in plan.items()},
         have=attaching.fetch if attaching else None,
+        arrivals=attaching.arrivals if attaching else (),
         only_reads=attaching.only_reads if attaching else False,
         only_end=attaching.only_end if attaching else False,
         secrets=secrets,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from operator import add, or_
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from mesh.cli import dailyoptions, jobmanoptions, joboptions, otheroptions, pageoptions, taskoptions
+from mesh.cli import dailyoptions, jobmanoptions, joboptions, otheroptions, pageoptions, podoptions, taskoptions
 from mesh.cli.option import (
     COMMAND,
     DIAGNOSIS,
@@ -383,7 +383,7 @@ CLUSTERS = text(
 
 # All options in the order of this module, which is that of the help.
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]
-TABLE += [*otheroptions.TABLE, *pageoptions.TABLE, *dailyoptions.TABLE]
+TABLE += [*otheroptions.TABLE, *pageoptions.TABLE, *dailyoptions.TABLE, *podoptions.TABLE]
 TABLE += [*joboptions.TABLE, *taskoptions.TABLE, *jobmanoptions.TABLE]
 
 
