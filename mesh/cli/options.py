@@ -98,7 +98,7 @@ def _as_tag(flag: str, text: str) -> tuple[str, ...]:
 
 SELECT = (  # commands that pick hosts of a cluster
     *("run", "exec", "repl", "setup", "push", "pull", "check"),
-    *("ps", "top", "clean", "forward"),
+    *("ps", "top", "clean", "forward", "notebook"),
 )
 STARTS = ("run", "exec")
 WITH_PROMPT = (*STARTS, "repl")

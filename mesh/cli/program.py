@@ -19,6 +19,7 @@ from mesh.cli import (  # noqa: F401
     jobsetup,
     jobstorage,
     machines,
+    notebook,
     others,
     othersjobman,
     otherstlaunch,
