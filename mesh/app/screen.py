@@ -86,7 +86,7 @@ class Screen:
         if self._terminal and self._spec.rules.pty:
             from mesh.screen.rawterminal import RawTerminal
 
-            sinks = [RawTerminal(self._terminal, self.hidden)]
+            sinks = [RawTerminal(self._terminal, self.hidden, self._placement.node(0))]
         if self._spec.rules.debug:
             from mesh.screen.unseen import Unseen
 

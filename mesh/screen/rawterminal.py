@@ -22,9 +22,9 @@ class RawTerminal:
     The output of other ranks is in the logs alone then.
     """
 
-    def __init__(self, sink: Sink, hidden: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-        """hidden: within what it returns, the sink has no live line on the terminal"""
-        self._sink, self._hidden = sink, contextlib.ExitStack()
+    def __init__(self, sink: Sink, hidden: Callable[[], contextlib.AbstractContextManager[None]], node: int) -> None:
+        """hidden: within what it returns, the sink has no live line on the terminal; node: the host of rank 0"""
+        self._sink, self._hidden, self._node = sink, contextlib.ExitStack(), node
         self._hide = hidden
         self._before: list[int | list[bytes | int]] | None = None  # the modes of our terminal; None: it is ours
         self._later: list[Event] = []
@@ -43,7 +43,8 @@ class RawTerminal:
                 self._is_main = main > other if max(main, other) >= 0 else self._is_main
             return
         self._later.append(event)
-        if isinstance(event, Finished | Lost) or (isinstance(event, Exited) and event.rank == 0):
+        is_lost = isinstance(event, Lost) and event.node == self._node
+        if is_lost or isinstance(event, Finished) or (isinstance(event, Exited) and event.rank == 0):
             self._end()
 
     def idle(self) -> None:

@@ -14,17 +14,19 @@ import pytest
 
 from mesh.agent.ask import handlers
 from mesh.agent.forward import debugging
-from mesh.agent.forward.inside import STOP_SIGNAL, VARIABLE
+from mesh.agent.forward.inside import OWNER_VARIABLE, STOP_SIGNAL, VARIABLE
 from tests.lab import eventually
 from tests.pythons import pythons
 
 PROGRAM = """\
-import sys, time
+import subprocess, sys, time
 def work(word):
     breakpoint()
     word += "!"
     return word
 print(work("here"), flush=True)
+child = subprocess.run([sys.executable, "-c", "raise OSError('on purpose')"], stderr=subprocess.PIPE)  # does not stop
+assert child.returncode == 1
 print("runs", flush=True)
 end = time.monotonic() + 120
 while "stop" not in globals() and time.monotonic() < end:
@@ -49,7 +51,8 @@ class Rank:
         self.sockets.mkdir(mode=0o700)
         (place / "sitecustomize.py").write_bytes(handlers.source() + debugging.source())
         env = {**os.environ, "PYTHONPATH": str(place), VARIABLE: str(self.sockets / "3")}
-        env.pop("PYTHONBREAKPOINT", None)
+        for name in ("PYTHONBREAKPOINT", OWNER_VARIABLE):
+            env.pop(name, None)
         program = place / "program.py"
         program.write_text(PROGRAM)
         self.process = subprocess.Popen([python, str(program)], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 VARIABLE = "MESH_DEBUG"  # the directory of the sockets, and the number of the rank as the last part of the path
+OWNER_VARIABLE = "MESH_DEBUG_OWNER"  # the process id of the first Python of the rank
 STOP_SIGNAL = 58  # a real-time signal, beside that of stacks
 _made: Dict[int, Debugger] = {}  # the debugger, by process id: a forked process has its own
 
@@ -166,15 +167,23 @@ def _new(client: Client) -> Debugger:
     return RankDebugger()
 
 
+def _is_main() -> bool:
+    """Return True for the first Python of the rank, and workers of torchrun: another process may fail on purpose."""
+    owner = os.environ.get(OWNER_VARIABLE, "")
+    is_worker = "TORCHELASTIC_RUN_ID" in os.environ and str(os.getppid()) == owner
+    return is_worker or str(os.getpid()) == owner
+
+
 def install() -> None:
     """Have this process stop at breakpoint(), at an exception that ends it, and on request."""
     if not os.environ.get(VARIABLE):
         return
+    os.environ.setdefault(OWNER_VARIABLE, str(os.getpid()))
     before = sys.excepthook
 
     def on_error(kind: Type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)
-        if trace is None or issubclass(kind, KeyboardInterrupt) or kind.__name__ == "BdbQuit":
+        if trace is None or issubclass(kind, KeyboardInterrupt) or kind.__name__ == "BdbQuit" or not _is_main():
             return
         found = debugger()
         found.reset()
