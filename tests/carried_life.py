@@ -11,18 +11,20 @@ import random
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from mesh.core.job import CommandSpec, JobSpec, Keep, MachinesSpec, RestartOn, RestartSpec, WorkspaceSpec
+from mesh.core.paths import jobs_directory
 from mesh.jobs.events import Wished
 from mesh.jobs.place import StorePlace
 from mesh.jobs.store import open_store
-from mesh.jobs.values import Job, State, Wanted
+from mesh.jobs.values import State, Wanted
 from tests.integration.test_steward_kill import Life
 from tests.lab import eventually
 
+KILLS, SAMPLE_KILLS = 5, 1  # in a life by hand, and in the sample of the suite
 LEFT_LIMIT_S = 60.0  # after the last restart, until every host is given back
 BEATS = "for i in $(seq {count}); do date +%s.%N >>{place}/$MESH_JOB_ID.$RANK.$MESH_ATTEMPT.$$; sleep 0.1; done; "
 ENDS = {  # by the name of a job: the text of its ranks behind the beats, and the state and status to be
@@ -36,6 +38,7 @@ ENDS = {  # by the name of a job: the text of its ranks behind the beats, and th
 class Scheduler(Protocol):
     """The scheduler of a test."""
 
+    environ: Mapping[str, str]  # of the user, for stewards
     beats: str  # the directory of the ranks' files, as they see it
 
     def hosts(self) -> Mapping[str, str]:
@@ -53,7 +56,7 @@ class Scheduler(Protocol):
 
 def job_spec(name: str, machines: MachinesSpec, beats: str) -> JobSpec:
     """Return a job of the lives."""
-    text = BEATS.format(count=8, place=beats) + ENDS[name][0]
+    text = BEATS.format(count=5, place=beats) + ENDS[name][0]
     return JobSpec(
         name=name,
         user="me",
@@ -70,15 +73,15 @@ class CarriedLife(Life):
     module = "tests.carried_world"
     longest_s, patience_s = 10.0, 15.0
 
-    def __init__(self, root: Path, seed: int, scheduler: Scheduler, machines: MachinesSpec, environ: dict[str, str]):
-        """environ: of the user, with the home in it"""
+    def __init__(self, root: Path, seed: int, scheduler: Scheduler, machines: MachinesSpec, names: Sequence[str] = ()):
+        """names: of the jobs; (): all of ENDS"""
         self.root, self.seed, self.faults = root, seed, 0.0
         self.random = random.Random(seed)
         self.deaths: list[str] = []
-        self.scheduler, self.environ = scheduler, environ
+        self.scheduler, self.environ = scheduler, dict(scheduler.environ)
         self.process: subprocess.Popen[bytes] | None = None
-        self.store = open_store(StorePlace(directory=Path(environ["HOME"], ".local/state/mesh/jobs")))
-        self.expected = [(job_spec(name, machines, scheduler.beats), *ENDS[name][1:]) for name in ENDS]
+        self.store = open_store(StorePlace(directory=jobs_directory(scheduler.environ)))
+        self.expected = [(job_spec(name, machines, scheduler.beats), *ENDS[name][1:]) for name in names or ENDS]
         self.jobs = [job.id for job in self.store.submit([spec for spec, _, _ in self.expected], time.time())]
         self.made: dict[str, set[str]] = defaultdict(set)  # identities by names
         self._asked_at = 0.0
@@ -89,12 +92,12 @@ class CarriedLife(Life):
         self._asked_at = time.monotonic()
         self.note()
         by_name = {job.spec.name: job for job in self.found()}
-        if by_name["is-lost"].attempt == 1 and _runs(by_name["is-lost"]) and self.random.random() < 0.3:
+        lost, stopped = by_name.get("is-lost"), by_name.get("is-stopped")
+        if lost is not None and lost.attempt == 1 and lost.state is State.RUNNING and self.random.random() < 0.3:
             mine = [one for one, name in self.scheduler.hosts().items() if name.startswith("mesh-is-lost-")]
             if mine:
                 self.scheduler.take_away(self.random.choice(mine))
-        stopped = by_name["is-stopped"]
-        if stopped.wanted is Wanted.RUN and self.random.random() < 0.1:
+        if stopped is not None and stopped.wanted is Wanted.RUN and self.random.random() < 0.1:
             self.store.record(stopped.id, Wished(time=time.time(), wanted=Wanted.STOP))
 
     def note(self) -> None:
@@ -111,10 +114,6 @@ class CarriedLife(Life):
         wrong += [f"{name}: made {len(found)} times" for name, found in self.made.items() if len(found) > 1]
         wrong += [f"job {number}: its row is not the fold of its events" for number in self.store.audit()]
         return [*wrong, *double_starts(self.scheduler.beat_files())]
-
-
-def _runs(job: Job) -> bool:
-    return job.state is State.RUNNING
 
 
 def double_starts(beats: Mapping[str, list[float]]) -> list[str]:

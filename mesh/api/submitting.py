@@ -217,7 +217,7 @@ def _check_count(machines: MachinesSpec, spec: JobSpec, found: JobFile) -> None:
 
 
 def _check_workers(spec: JobSpec, count: int, found: JobFile) -> None:
-    """Raise UsageError if the command is for a host that the job does not have. count: 0: nobody knows it yet"""
+    """Raise UsageError if the command is for a host that the job does not have. count: 0: it is not decided yet"""
     wrong = [worker for worker in spec.command.workers if worker >= count]
     if wrong and count:
         raise UsageError(f"{_place(found, 'command')}: workers: no host {wrong[0]}: the job has {count}")

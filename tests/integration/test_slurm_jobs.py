@@ -17,7 +17,7 @@ import pytest
 
 from mesh.api.carried import carried
 from mesh.core.job import MachinesSpec
-from tests.carried_life import CarriedLife
+from tests.carried_life import KILLS, SAMPLE_KILLS, CarriedLife
 from tests.conftest import REPOSITORY, Home, new_home
 from tests.desk import Desk, desk_of
 from tests.lab import eventually
@@ -123,8 +123,8 @@ class SlurmScheduler:
 
     beats = "/root/beats"
 
-    def __init__(self, slurm: SlurmCluster) -> None:
-        self._slurm = slurm
+    def __init__(self, slurm: SlurmCluster, home: Home) -> None:
+        self._slurm, self.environ = slurm, home.environ
 
     def hosts(self) -> Mapping[str, str]:
         return self._listed()
@@ -144,14 +144,14 @@ class SlurmScheduler:
         return {file.name: [float(line) for line in file.read_text().split()] for file in files}
 
 
-def live(slurm: SlurmCluster, home: Home, root: Path, seed: int, kills: int) -> tuple[list[str], CarriedLife]:
-    """Live one life on allocations of one node; return what went wrong, and the life."""
+def live(slurm: SlurmCluster, home: Home, root: Path, seed: int, *names: str) -> tuple[list[str], CarriedLife]:
+    """Live one life on allocations of one node; return what went wrong, and the life. names: of jobs, all without"""
     for host in slurm.nodes:
         host.script(f"rm -rf {SlurmScheduler.beats}; mkdir -p {SlurmScheduler.beats}")
     machines = carried(MachinesSpec(cluster="one"), str(home.path / ".config/mesh/cluster.yaml"), "machines")
     assert machines is not None
-    life = CarriedLife(root, seed, SlurmScheduler(slurm), machines, home.environ)
-    life.kills = kills
+    life = CarriedLife(root, seed, SlurmScheduler(slurm, home), machines, names)
+    life.kills = SAMPLE_KILLS if names else KILLS
     try:
         life.live()
         return life.check(), life
@@ -164,8 +164,8 @@ def test_killed_stewards_and_hands_leave_no_allocation_and_ask_for_none_twice(
 ) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
-    wrong, life = live(slurm, home, tmp_path, seed, kills=2)
-    print(f"{life.deaths}")
+    wrong, life = live(slurm, home, tmp_path, seed, "succeeds")
+    print(life.deaths)
     assert not wrong
 
 
@@ -179,7 +179,7 @@ def main(points: int, seed: int) -> int:
                 home = new_home(Path(directory))
                 describe(slurm, home)
                 begun = time.monotonic()
-                wrong, life = live(slurm, home, Path(directory), seed, kills=5)
+                wrong, life = live(slurm, home, Path(directory), seed)
                 deaths, bad = deaths + len(life.deaths), bad + bool(wrong)
                 took = time.monotonic() - begun
                 made = sum(map(len, life.made.values()))

@@ -1,7 +1,7 @@
 """Allocations that are asked for by jobs of mesh, each under a name that is used once.
 
 One call of sbatch is made for a name, ever. A hand that is killed may leave its sbatch alive for a moment. It holds a
-lock then, or ends within a known time, so that a later look finds the allocation, or proves that there is none.
+lock then, or ends within a fixed time, so that a later look finds the allocation, or proves that there is none.
 """
 
 from __future__ import annotations
