@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 import random
 import subprocess
+import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -114,6 +115,26 @@ class CarriedLife(Life):
         wrong += [f"{name}: made {len(found)} times" for name, found in self.made.items() if len(found) > 1]
         wrong += [f"job {number}: its row is not the fold of its events" for number in self.store.audit()]
         return [*wrong, *double_starts(self.scheduler.beat_files())]
+
+
+def live_many(points: int, seed: int, live: Callable[[Path, int], tuple[list[str], CarriedLife]]) -> int:
+    """Live lives until so many processes have died, and print what went wrong in each; return 1 if anything did.
+
+    live: lives one, in a directory of its own, by a seed
+    """
+    bad = deaths = made = 0
+    while deaths < points:
+        with tempfile.TemporaryDirectory(prefix="mesh-life-") as directory:
+            begun = time.monotonic()
+            wrong, life = live(Path(directory), seed)
+            deaths, bad, made = deaths + len(life.deaths), bad + bool(wrong), made + len(life.made)
+            took = f"{len(life.made)} names, {time.monotonic() - begun:.0f} s"
+            print(f"seed {seed}: {life.deaths}, {took}: {wrong or 'as it should'}", flush=True)
+            if wrong:
+                print((Path(directory) / "serve.log").read_text()[-6000:], flush=True)
+        seed += 1
+    print(f"{deaths} deaths, {made} names, {bad} lives with errors")
+    return int(bool(bad))
 
 
 def double_starts(beats: Mapping[str, list[float]]) -> list[str]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import random
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -17,7 +15,7 @@ import pytest
 
 from mesh.api.carried import carried
 from mesh.core.job import MachinesSpec
-from tests.carried_life import KILLS, SAMPLE_KILLS, CarriedLife
+from tests.carried_life import KILLS, SAMPLE_KILLS, CarriedLife, live_many
 from tests.conftest import REPOSITORY, Home, new_home
 from tests.desk import Desk, desk_of
 from tests.lab import eventually
@@ -171,25 +169,17 @@ def test_killed_stewards_and_hands_leave_no_allocation_and_ask_for_none_twice(
 
 def main(points: int, seed: int) -> int:
     """Live lives until so many processes have died, and print what went wrong in each."""
-    bad = deaths = 0
     visible = (Path(sys.prefix), Path(sys.base_prefix), REPOSITORY)
     with SlurmCluster(visible=visible, kill_wait=10) as slurm:
-        while deaths < points:
-            with tempfile.TemporaryDirectory() as directory:
-                home = new_home(Path(directory))
-                describe(slurm, home)
-                begun = time.monotonic()
-                wrong, life = live(slurm, home, Path(directory), seed)
-                deaths, bad = deaths + len(life.deaths), bad + bool(wrong)
-                took = time.monotonic() - begun
-                made = sum(map(len, life.made.values()))
-                print(f"seed {seed}: {life.deaths}, {made} made, {took:.0f} s: {wrong or 'as it should'}", flush=True)
-                if wrong:
-                    print((Path(directory) / "serve.log").read_text()[-6000:], flush=True)
-                slurm.clear()
-            seed += 1
-    print(f"{deaths} deaths, {bad} lives with errors")
-    return bool(bad)
+
+        def live_one(root: Path, number: int) -> tuple[list[str], CarriedLife]:
+            home = new_home(root)
+            describe(slurm, home)
+            found = live(slurm, home, root, number)
+            slurm.clear()
+            return found
+
+        return live_many(points, seed, live_one)
 
 
 if __name__ == "__main__":
