@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Protocol
 
 from mesh.core.job import CommandSpec, JobSpec, Keep, MachinesSpec, RestartOn, RestartSpec, WorkspaceSpec
-from mesh.core.paths import jobs_directory
 from mesh.jobs.events import Wished
 from mesh.jobs.place import StorePlace
 from mesh.jobs.store import open_store
@@ -81,7 +80,7 @@ class CarriedLife(Life):
         self.deaths: list[str] = []
         self.scheduler, self.environ = scheduler, dict(scheduler.environ)
         self.process: subprocess.Popen[bytes] | None = None
-        self.store = open_store(StorePlace(directory=jobs_directory(scheduler.environ)))
+        self.store = open_store(StorePlace(directory=Path(scheduler.environ["HOME"], ".local/state/mesh/jobs")))
         self.expected = [(job_spec(name, machines, scheduler.beats), *ENDS[name][1:]) for name in names or ENDS]
         self.jobs = [job.id for job in self.store.submit([spec for spec, _, _ in self.expected], time.time())]
         self.made: dict[str, set[str]] = defaultdict(set)  # identities by names
