@@ -139,7 +139,7 @@ def live_many(points: int, seed: int, live: Callable[[Path, int], tuple[list[str
 def double_starts(beats: Mapping[str, list[float]]) -> list[str]:
     """Return ranks of one job that were alive at the same time. beats: times, by JOB.RANK.ATTEMPT.PID
 
-    >>> double_starts({"1.0.1.7": [1.0, 2.0], "1.0.2.9": [2.5, 3.0], "1.1.1.7": [1.0, 3.0]})
+    >>> double_starts({"1.0.1.7": [1.0, 2.0], "1.0.2.9": [2.5, 3.0], "1.1.1.7": [1.0, 2.2]})
     []
     >>> len(double_starts({"1.0.1.7": [1.0, 2.0], "1.0.1.9": [1.5, 3.0]}))
     1

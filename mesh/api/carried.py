@@ -52,6 +52,8 @@ def _sized(cluster: Cluster, hosts: int, place: str) -> Cluster:
     assert isinstance(source, MadePods | MadeAllocation)
     if not hosts:
         return cluster
+    if isinstance(source, MadePods) and source.groups:
+        raise UsageError(f"{place}: hosts: {cluster.name} has groups, and a job gets all of them")
     if hosts > source.nodes > 0:
         raise UsageError(f"{place}: hosts: {cluster.name} has {source.nodes}, and not {hosts}")
     if isinstance(source, MadePods):

@@ -35,7 +35,7 @@ def carrier_spec(cluster: Cluster) -> CarrierSpec:
 def asked_for(source: MadePods | MadeAllocation) -> str:
     """Return what is asked for, for people."""
     if isinstance(source, MadePods):
-        return f"{source.nodes} pods of {source.template.image}"
+        return f"{source.nodes} pods of {source.images}"
     count = f"{source.nodes} nodes" if source.nodes else source.request.get("nodelist", "nodes")
     more = [f"{key} {value}" for key, value in source.request.items() if key in ("partition", "gres", "time")]
     return ", ".join([f"{count} of Slurm", *more])

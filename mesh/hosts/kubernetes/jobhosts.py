@@ -21,6 +21,7 @@ from mesh.core.cluster import Cluster, PodPlace
 from mesh.core.errors import MeshError
 from mesh.hosts.interfaces import How, NotMade, Stand, Why, Wish
 from mesh.hosts.kubernetes import render
+from mesh.hosts.kubernetes.choice import all_hosts, in_groups
 from mesh.hosts.kubernetes.clearing import delete_pods, pending
 from mesh.hosts.kubernetes.made import with_pods
 from mesh.hosts.kubernetes.making import Maker, progress
@@ -52,6 +53,10 @@ class JobPods(Maker):
                 self._create(root, missing, [])
         except ApiFailed as error:
             raise refusal(error, place, has_rest=True) from error
+        except ApiAway:
+            raise
+        except MeshError as error:  # an object beside the pods is not to be had
+            raise NotMade(Why.PERSON, str(error), hint=error.hint, has_rest=True) from error
 
     def _own_root(self) -> Thing:
         """Return the root of the pods, which is created if it is not there. Raises NotMade."""
@@ -193,7 +198,8 @@ def lost_of(wish: Wish, root: Thing | None, pods: Sequence[Pod]) -> Stand | None
     source = wish.cluster.source
     assert isinstance(source, MadePods)
     over = [pod for pod in pods if state.has_ended(pod, render.CONTAINER)]
-    rest = tuple(pod.name for pod in pods if pod not in over)
+    there = [pod for pod in pods if pod not in over]
+    rest = tuple(host.name for host in in_groups(there, all_hosts(there)))
     if over:
         text = f"{over[0].name}: {state.end_of(over[0], render.CONTAINER)}"
         is_ended = len(over) == len(pods) == source.nodes and all(pod.status.phase in state.ENDED for pod in pods)
