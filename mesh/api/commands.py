@@ -298,11 +298,11 @@ def setup(
     if options.nproc != 1 or options.launcher or options.stdin != "none":
         hint = "leave out nproc, launcher and stdin"
         raise UsageError("a setup is once for each host and has no standard input", hint=hint)
-    showing, project = Showing(json=json, quiet=quiet, look=look), project_here()
+    showing = Showing(json=json, quiet=quiet, look=look)
+    found, project = choose_cluster(cluster, options, clusters_file, is_quiet=quiet or look.terse), project_here()
     if not project.named:
         hint = "`mesh init` writes one; its `commands:` are what a setup runs"
         raise UsageError(f"{project.workspace / FILE}: there is no such file, here or above", hint=hint)
-    found = choose_cluster(cluster, options, clusters_file, is_quiet=quiet or look.terse)
     modules = project.modules.descriptions
     spec = replace(make_spec(project, options, ()), lock=carrier_of(found).locks, prerun=(), force=force)
     if undo and not modules:

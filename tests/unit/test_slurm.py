@@ -9,18 +9,21 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mesh import api
 from mesh.agent.switchboard.hold import FIRST_CLIENT_S, Ending, Hold
 from mesh.backends.slurm import commands
 from mesh.backends.slurm.accounting import account_line, accounted
 from mesh.backends.slurm.commands import end_of, fields_of, parsed, waits_for, words_of
 from mesh.backends.slurm.login import SHELL, Done, LocalLogin
 from mesh.backends.slurm.records import AllocationRecord, AllocationRecords
+from mesh.config.settings import Options
 from mesh.config.slurm import MadeAllocation, Warn
 from mesh.core.cluster import Host, place_ranks
-from mesh.core.errors import MeshError
+from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Ended, Event, Exited, PrepareFailed
 from mesh.core.findings import Verdict
 from mesh.engine.announced import with_reasons
@@ -450,3 +453,16 @@ def test_a_holder_removes_its_own_file_and_no_other_one(tmp_path: Path) -> None:
     assert place.exists()
     remove_own(str(place), "theirs")
     assert not place.exists()
+
+
+@pytest.mark.parametrize("words", [{"output": "some"}, {"options": Options(stdin="some")}, {"options": Options(name="a b")}])
+def test_a_wrong_option_is_found_before_an_allocation_is_asked_for(
+    slurm: PlayedSlurm, monkeypatch: pytest.MonkeyPatch, words: dict[str, Any]
+) -> None:
+    clusters = slurm.place / "cluster.yaml"
+    clusters.write_text("big: {slurm: {nodes: 1}}\n")
+    monkeypatch.chdir(slurm.place)
+    for start in (api.run, api.exec):
+        with pytest.raises(UsageError):
+            start(["true"], cluster="big", clusters_file=str(clusters), **words)
+    assert not (slurm.place / "8").exists()
