@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mesh.agent.base.background import Answer, Background
     from mesh.agent.run.facts import Fact
     from mesh.protocol.messages import Message
+    from mesh.protocol.nodes import Taken
 else:
     Protocol = object  # the module ``typing`` costs more to import than all of this
 
@@ -73,6 +74,9 @@ class RanksPort(Port, Protocol):
 
     def hold_output(self) -> None:
         """Hold output for a journal, because the client is to leave. Raises OSError."""
+
+    def continue_output(self, taken: Taken) -> None:
+        """Count the output of a rank on from what it has printed on the hosts before."""
 
 
 class NodesPort(Port, Protocol):

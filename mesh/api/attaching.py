@@ -35,7 +35,7 @@ from mesh.protocol import questions
 from mesh.protocol.records import Record as Reply
 from mesh.protocol.replies import AllPassed, LeftAlone
 from mesh.rundir.layout import LOGS
-from mesh.rundir.records import Record, State
+from mesh.rundir.records import Record, State, arrivals_of
 from mesh.rundir.results import RankResult, RunResult, run_result
 
 R = TypeVar("R", bound=Reply)
@@ -202,7 +202,8 @@ def _attach(found: DetachedRun, showing: Showing, begin: str, clusters_file: str
 
     spec, cluster = prepared(found, clusters_file)
     can_ask = sys.stdin is not None and sys.stdin.isatty() and os.isatty(2) and not showing.quiet
-    attachment = Attachment(spec, placed(spec, cluster), can_ask=can_ask)
+    arrivals = arrivals_of(found.about, [host.name for host in cluster.hosts])
+    attachment = Attachment(spec, placed(spec, cluster), can_ask=can_ask, arrivals=arrivals)
     place = Place(found, begin)
     try:
         parts = Parts(spec=spec, cluster=cluster, showing=showing, decider=attachment, attaching=place.attaching)

@@ -97,7 +97,8 @@ def _run(
 ) -> RunResult:
     """Run it. is_run: with the modules and notifications of the project"""
     if not is_run:
-        return run_on(cluster, spec, showing, check_first=options.check, listener=listener)
+        beside = Beside(forward=options.forward)
+        return run_on(cluster, spec, showing, check_first=options.check, listener=listener, beside=beside)
     project = project_here()
     spec, preparation = preparation_of(spec, cluster, project.modules.descriptions)
     return run_on(
@@ -106,7 +107,7 @@ def _run(
         showing,
         check_first=options.check,
         listener=listener,
-        beside=Beside(notify=project.notify, preparation=preparation),
+        beside=Beside(notify=project.notify, preparation=preparation, forward=options.forward),
     )
 
 

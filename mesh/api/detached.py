@@ -25,11 +25,12 @@ from mesh.core.paths import runs_directory
 from mesh.core.run import RunSpec, followed
 from mesh.engine.question import Question
 from mesh.hosts.interfaces import Purpose
+from mesh.protocol.nodes import Taken
 from mesh.protocol.questions import AskJournals
 from mesh.protocol.records import fields_of
 from mesh.protocol.replies import Journals, Plan
 from mesh.rundir.layout import LOGS, SUFFIX
-from mesh.rundir.records import Record, read_record, read_spec
+from mesh.rundir.records import Record, arrivals_of, read_record, read_spec
 from mesh.rundir.results import RunResult
 from mesh.rundir.resuming import read_left
 
@@ -60,12 +61,14 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
     found: dict[str, DetachedRun] = {}
     runs: list[NamedRun] = []
     failures: list[str] = []
+    arrivals: dict[str, list[tuple[str, Taken]]] = {}
     for asked in clusters_of(cluster, DEFAULTS, clusters_file, []):
         inquiry = ask(asked, Question(message=AskJournals()), reach=TCP_TIMEOUT_S)
         failures += told_failures(asked, inquiry)
-        for answer in inquiry.replies(Journals).values():
+        for node, answer in inquiry.replies(Journals).items():
             for journal in answer.tapes:
                 run, plan = journal.run, journal.plan
+                arrivals.setdefault(run, []).extend((asked.hosts[node].name, one) for one in journal.taken)
                 # The name becomes a directory here, so no other text of a host is accepted.
                 if RUN_ID.fullmatch(run) and plan and run not in found:
                     found[run] = planned(run, plan, asked, clusters_file)
@@ -78,7 +81,16 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
         unasked = "".join(f"\n{line}" for line in failures)
         what = "detached run" if name == LAST else f"detached run {name!r}"
         raise UsageError(f"no {what} is known {where}{unasked}", hint="`mesh ps` lists what runs")
-    return found[meant.run]
+    moves = [moved_to(host, one) for host, one in sorted(arrivals[meant.run], key=lambda item: item[1].attempt)]
+    if not moves:
+        return found[meant.run]
+    now = {str(one["rank"]): one["host"] for one in moves}
+    return replace(found[meant.run], about={**found[meant.run].about, "moves": moves, "moved": now})
+
+
+def moved_to(host: str, one: Taken) -> dict[str, object]:
+    """Return the move of a rank as run.json has it."""
+    return {"rank": one.rank, "host": host, "attempt": one.attempt, "printed": dict(one.printed)}
 
 
 def planned(run: str, plan: Plan, asked: Cluster, clusters_file: str = "") -> DetachedRun:
@@ -146,6 +158,7 @@ class Scratch:
             hide={},
             told=self.directory / LOGS,
             begin="here",
+            arrivals=arrivals_of(found.about, found.about["hosts"]),
             only_end=True,
         )
 
@@ -168,6 +181,7 @@ class Place:
         from mesh.rundir.resuming import open_events
 
         directory = runs_directory(os.environ) / found.run
+        arrivals = arrivals_of(found.about, found.about["hosts"])
         self._is_new = not directory.exists()
         self._temporary = ""
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -188,6 +202,7 @@ class Place:
                 hide=have if begin == "here" else {},
                 told=directory / LOGS,
                 begin=begin,
+                arrivals=arrivals,
             )
         else:
             self._directory = directory
@@ -197,7 +212,13 @@ class Place:
             if begin == "start":
                 left = replace(left, skip=left.have)
             self.attaching = Attaching(
-                directory=directory, left=left, fetch=fetch, hide={}, told=directory / LOGS, begin=begin
+                directory=directory,
+                left=left,
+                fetch=fetch,
+                hide={},
+                told=directory / LOGS,
+                begin=begin,
+                arrivals=arrivals,
             )
 
     def told(self, result: RunResult) -> RunResult:

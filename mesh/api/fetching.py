@@ -36,7 +36,8 @@ class Fetch:
         rules = replace(spec.rules, host_grace=min(spec.rules.host_grace, SILENT_HOST_LIMIT_S))
         self._spec = spec if lasting else replace(spec, rules=rules)
         self._cluster, self._place, self._lasting = cluster, place, lasting
-        self._decider = Fetching(self._spec, placed(self._spec, self._cluster), lasting=lasting)
+        placement, arrivals = placed(self._spec, self._cluster), place.attaching.arrivals
+        self._decider = Fetching(self._spec, placement, lasting=lasting, arrivals=arrivals)
         self._error: BaseException | None = None
         self._problem = ""  # why not all of it is here
         self._told: set[str] = set()

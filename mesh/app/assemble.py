@@ -27,10 +27,13 @@ from mesh.core.run import RunSpec
 from mesh.hosts.sources import forget_wrong_hosts
 
 if TYPE_CHECKING:
+    from mesh.app.during import DuringRun
     from mesh.backends.ssh.passwords import Passwords
     from mesh.core.events import Event, Stream
-    from mesh.core.interfaces import Sink
+    from mesh.core.forwarding import Forwarded
+    from mesh.core.interfaces import Backend, Sink
     from mesh.core.masking import Secrets
+    from mesh.core.nodes import Arrived
     from mesh.core.pull import Destination
     from mesh.core.typed import Typed
     from mesh.engine.courier import Luggage
@@ -53,6 +56,7 @@ class Attaching(Struct, frozen=True, kw_only=True):
     hide: Place  # bytes that come, and are not shown
     told: Path  # the directory of logs that messages name
     begin: str  # "now": nothing of what was there when we came is shown
+    arrivals: tuple[Arrived, ...] = ()  # the moves of ranks between hosts so far
     only_reads: bool = False  # end nothing there, not even what a lost agent has left
     only_end: bool = False  # no output is fetched, and the hosts keep it for those who fetch it later
 
@@ -74,6 +78,7 @@ class Parts(Struct, frozen=True, kw_only=True):
     uses_kept: bool = False  # agents may wait on the hosts already, and wait there for the next command
     carrier: Carrier | None = None  # None: the one that the cluster names
     payloads: Mapping[str, bytes] = {}
+    forward: tuple[Forwarded, ...] = ()  # ports of the hosts that this machine reaches during the run
     relayed: Callable[[Relay], object] = lambda relay: None  # called with the relay to the nodes, before the start
     # Called with a function that ends the run as a signal does (its number), from any thread.
     started: Callable[[Callable[[int], None]], object] = lambda interrupt: None
@@ -135,17 +140,30 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
         screen.report(unmasked_notice(missing))
     kept = KeptBackend(cluster, passwords, parts.reach_limit_s, os.environ) if uses_kept else None
     means = Means(environ=os.environ, passwords=passwords, reach=parts.reach_limit_s, begun=begun)
+    backend = kept or carrier.open(cluster, means)
     run = Run(
         spec=spec,
         cluster=cluster,
         placement=placement,
-        backend=kept or carrier.open(cluster, means),
+        backend=backend,
         local=_local(parts, screen, passwords, files, store),
-        decider=parts.decider or Supervisor(spec, placement, parts.preparation),
+        decider=parts.decider or Supervisor(spec, placement, parts.preparation, backend.client_return),
         preparation=parts.preparation,
     )
     sinks = [*([store] if store else ()), *shown, *parts.sinks]
-    return Assembled(parts, Launcher(run, sinks), screen, store, passwords, kept)
+    during = _during(parts, lambda: carrier.open(cluster, means)) if parts.forward else None
+    launcher = Launcher(run, [*sinks, *([during] if during else ())])
+    if during:
+        during.notify = launcher.notice
+    assembled = Assembled(parts, launcher, screen, store, passwords, kept)
+    assembled.during = during
+    return assembled
+
+
+def _during(parts: Parts, opened: Callable[[], Backend]) -> DuringRun:
+    from mesh.app.during import DuringRun
+
+    return DuringRun(parts.cluster, parts.forward, parts.spec.run, opened)
 
 
 class Assembled:
@@ -160,6 +178,7 @@ class Assembled:
         passwords: Passwords,
         kept: KeptBackend | None,
     ) -> None:
+        self.during: DuringRun | None = None
         self.launcher, self.store = launcher, store
         self.placement = placed(parts.spec, parts.cluster)
         self._parts, self._screen, self._passwords, self._kept = parts, screen, passwords, kept
@@ -182,6 +201,8 @@ class Assembled:
         try:
             outcome = self.launcher.run(conclude)
         finally:
+            if self.during:
+                self.during.end()
             self._passwords.close()
         self.placement = self.placement.moved(outcome.moved)
         forget_wrong_hosts(parts.cluster, outcome)
@@ -247,6 +268,7 @@ def _local(
         choose=screen.choose,
         plan={name: secrets.json(value) for name, value in plan.items()},
         have=attaching.fetch if attaching else None,
+        arrivals=attaching.arrivals if attaching else (),
         only_reads=attaching.only_reads if attaching else False,
         only_end=attaching.only_end if attaching else False,
         secrets=secrets,

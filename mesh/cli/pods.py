@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mesh.cli import options as o
+from mesh.cli import podoptions as p
 from mesh.cli.command import command, family
 from mesh.cli.inspection import GROUP
 from mesh.cli.options import Given
@@ -14,7 +15,7 @@ family("pods", GROUP, "Show pods of Kubernetes, and what they need.")
 @command(
     "pods role",
     GROUP,
-    "[--existing]",
+    "[--existing | --gang KIND]",
     examples=(
         ("mesh pods role > role.yaml", "for an administrator: kubectl apply -f role.yaml"),
         ("mesh pods role --existing", "for pods that mesh does not make"),
@@ -24,7 +25,7 @@ def role(given: Given) -> None:
     """Print the Role (the rights) that mesh needs in a namespace, as YAML."""
     from mesh.api.podshow import role_text
 
-    show(role_text(is_existing=given[o.EXISTING]).splitlines())
+    show(role_text(is_existing=given[o.EXISTING], gang=given[p.GANG]).splitlines())
 
 
 @command(

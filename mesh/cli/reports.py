@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mesh.core.amounts import told_bytes
@@ -182,14 +182,25 @@ class RunsTable:
 
 
 def _run_row(line: RunLine, now: float, paint: Paint) -> list[str]:
-    state = line.state if line.attached or line.state in ("orphaned", "ended") else f"{line.state}, alone"
-    state = f"{line.state}, detached" if line.detached else state
+    states = _in_groups(line) or line.state
+    state = states if line.attached or line.state in ("orphaned", "ended") else f"{states}, alone"
+    state = f"{states}, detached" if line.detached else state
     state = paint.warning(state) if line.state == "orphaned" else state
     since = age(now - line.since) if line.since else "-"
     counts = [str(len(line.hosts)), str(line.ranks), state, str(len(line.devices)) if line.devices else "-"]
     command = " ".join(line.command.split())[:COMMAND_WIDTH]  # a text may have several lines
     command = f"{line.name}: {command}" if line.name else command
     return [line.run, line.cluster or "-", line.owner or "-", since, *counts, command]
+
+
+def _in_groups(line: RunLine) -> str:
+    """Return the states of hosts by group of pods, as "actor 8 running; learner 1 ended"; "" without groups."""
+    counted = (f"{group} {_counts(states)}" for group, states in line.groups.items())
+    return "; ".join(counted)
+
+
+def _counts(states: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in states.items())
 
 
 def keeper_lines(keepers: Sequence[About]) -> list[str]:

@@ -272,6 +272,8 @@ def made_pods_schema() -> Schema:
             "how many pods make one stream carry those of all (64)",
             {"type": "integer", "minimum": 2, "maximum": podspec.PODS_MAX + 1},
         ),
+        "gang": about("binds all pods to nodes at once, or none (none)", {"enum": list(podspec.GANGS)}),
+        "queue": about("of the gang's scheduler", SCALAR),
         "node_selector": about("labels of the nodes", values),
         "tolerations": about("as in a pod spec", items(fields)),
         "volumes": about("claim, host_path, empty_dir, secret, config_map or nfs; path, read_only", items(fields)),
@@ -284,7 +286,11 @@ def made_pods_schema() -> Schema:
         "env": about("variables of the container", values),
         "pod": about("more fields of the pod spec, merged last", fields),
     }
-    return keyed(podspec.MADE_KEYS, shapes, ["image"])
+    group = keyed(podspec.GROUP_KEYS, shapes)
+    names = matching(f"[a-z0-9]([-a-z0-9]{{0,{podspec.GROUP_NAME_CHARACTERS - 2}}}[a-z0-9])?")
+    groups: Schema = {"type": "object", "minProperties": 1, "propertyNames": names, "additionalProperties": group}
+    shapes["groups"] = about("pods that are made in several ways, by group; a key replaces that beside groups:", groups)
+    return {**keyed(podspec.MADE_KEYS, shapes), "anyOf": [{"required": ["image"]}, {"required": ["groups"]}]}
 
 
 def slurm_schema() -> Schema:

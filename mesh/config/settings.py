@@ -16,6 +16,7 @@ from mesh.config.roles import Role
 from mesh.config.variables import rank_variables
 from mesh.core.cluster import LONGEST_KEEP, Cluster
 from mesh.core.errors import UsageError
+from mesh.core.forwarding import Forwarded
 from mesh.core.naming import LAST, is_name
 from mesh.core.run import (
     AUTO,
@@ -84,6 +85,7 @@ class Options(RuleOptions, frozen=True, kw_only=True):
     detach: bool = False  # leave once the ranks have started: the hosts keep the run by themselves
     name: str = ""  # of the run, for every command that takes a run
     tags: tuple[str, ...] = ()  # of the run
+    forward: tuple[Forwarded, ...] = ()  # ports of the hosts that this machine reaches during the run
 
     def checked(self) -> Options:
         """Return these options. Raises UsageError where two of them contradict each other."""
@@ -102,6 +104,9 @@ class Options(RuleOptions, frozen=True, kw_only=True):
         if self.detach and self.stdin != "none":
             hint = "leave out -i or --stdin"
             raise UsageError("--detach leaves, so that there is no standard input to give", hint=hint)
+        if self.detach and self.forward:
+            hint = "mesh forward CLUSTER PORT"
+            raise UsageError("--forward needs a client that is there, and --detach leaves", hint=hint)
         return self
 
 

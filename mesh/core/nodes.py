@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 
 from mesh.core.cluster import NodeSockets
 from mesh.core.events import Event, RankEvent
@@ -32,6 +33,13 @@ class Restarted(RankEvent, frozen=True, kw_only=True, tag="restarted"):
 
     attempt: int
     pid: int
+
+
+class Arrived(RankEvent, frozen=True, kw_only=True):
+    """The rank was started on another host. Its streams go on there after what the hosts before have printed."""
+
+    attempt: int
+    printed: Mapping[str, int]  # bytes of each stream before
 
 
 class Moving(RankEvent, frozen=True, kw_only=True, tag="moving"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -22,6 +23,7 @@ from mesh.core.events import (
     StdoutClosed,
     Stopped,
 )
+from mesh.core.nodes import Arrived
 from mesh.core.outcome import EXIT_OUTPUT_CLOSED, EXIT_PREPARE, Cause, Outcome
 from mesh.core.run import RunSpec
 from mesh.engine.orders import AskUser, Order, Say, Signal
@@ -40,9 +42,12 @@ class Attachment(Supervisor):
     those of different hosts come in no order. So nothing is ended before all hosts have sent theirs.
     """
 
-    def __init__(self, spec: RunSpec, placement: Placement, *, can_ask: bool) -> None:
-        """can_ask: a user can answer what Ctrl-C shall do."""
+    def __init__(self, spec: RunSpec, placement: Placement, *, can_ask: bool, arrivals: Iterable[Arrived] = ()) -> None:
+        """can_ask: a user can answer what Ctrl-C shall do; arrivals: the moves of ranks so far, in order"""
         super().__init__(spec, placement)
+        for one in arrivals:
+            self._state.move(one.rank, one.node)
+            self._moves.moved[one.rank] = one.node
         self._ranks = self._state.ranks
         self._program.is_active = False
         self._can_ask, self._is_asking = can_ask, False
@@ -163,9 +168,13 @@ class Attachment(Supervisor):
     def _lost_files(self, event: PrepareFailed) -> list[Order]:
         """Note that a host has lost its files of the run; if all have, there is no such run."""
         self._without_files.add(event.node)
+        is_spare = not self._state.placement.ranks(event.node)
         if len(self._without_files) == len(self._state.phases):
             self._refused = event
             return []
+        if is_spare:
+            self._state.phases[event.node] = Phase.OVER
+            return [*self._ending.settle(), *self._caught_up(event.node)]
         lost = Lost(time=event.time, node=event.node, reason=event.message, is_known=True, is_clear=True)
         return [Say(text=f"host {self._state.name(event.node)} is lost: {event.message}"), *self.handle(lost)]
 

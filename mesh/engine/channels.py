@@ -21,8 +21,10 @@ from mesh.engine.requests import begin_request, early_finds, library_of, prepare
 from mesh.engine.run import Run
 from mesh.engine.threads import Threads
 from mesh.remote.blob import start_command
+from mesh.remote.callbacks import Callbacks
 from mesh.remote.following import Following
-from mesh.remote.session import Callbacks, Session
+from mesh.remote.handover import Handovers
+from mesh.remote.session import Session
 
 RECONNECT_INTERVAL_S = 1.0
 LEAVE_LIMIT_S = 0.5  # for the message to each host that we leave
@@ -39,6 +41,7 @@ class Channels:
         self._argv = start_command(run.cluster.python)
         self.sessions: dict[int, Session] = {}  # by node; a host that cannot be reached has none
         self.relay = Relay(run.placement, self.sessions, threads.start)
+        self._handovers = Handovers(run.placement, run.local.arrivals, run.local.have or {})
 
     def open(self) -> None:
         """Begin to open a channel to every host."""
@@ -49,6 +52,7 @@ class Channels:
     def close(self) -> None:
         """Leave every agent and close every channel."""
         self.relay.close()
+        self._handovers.close()
         # In a thread, as a dead connection may block a sender: where an agent has not left yet.
         self._threads.start("mesh-bye", self._leave).join(LEAVE_LIMIT_S)
         for session in list(self.sessions.values()):
@@ -88,6 +92,7 @@ class Channels:
                     time=time.time(), node=opened.node, step=error.step, message=message, hint=error.hint
                 )
                 self._inbox.post(failed)
+                self._handovers.end(opened.node)
             else:
                 self._begin(opened.node, opened.result, opened.address)
 
@@ -117,8 +122,10 @@ class Channels:
         run, local = self._run, self._run.local
         begin = begin_request(run, session.node)
         if isinstance(session, Following):
-            ranks = run.placement.ranks(session.node)
-            session.follow(begin, ranks, local.have or {}, only_reads=local.only_reads, only_end=local.only_end)
+            ranks, handovers = {*run.placement.ranks(session.node)}, self._handovers
+            ranks |= handovers.ranks(session.node)
+            reads, ends = local.only_reads, local.only_end
+            session.follow(begin, ranks, local.have or {}, handovers, only_reads=reads, only_end=ends)
         elif run.decider.prepares_at_once:
             prepare = prepare_request(run, session.node, early_finds(run, session.node))
             session.begin(begin, prepare, library_of(run))
@@ -131,6 +138,7 @@ class Channels:
                 else:
                     self._inbox.post(event, session, session.place)
         finally:
+            self._handovers.end(session.node)
             if receiver:
                 receiver.close()
 

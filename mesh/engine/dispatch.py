@@ -7,7 +7,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from mesh.core.events import Connected, Event, Locked, Ready
+from mesh.core.events import Connected, Event, Locked, Ready, Stream
 from mesh.core.nodes import Adopted
 from mesh.engine import orders
 from mesh.engine.courier import Courier
@@ -19,6 +19,7 @@ from mesh.engine.run import Run
 from mesh.engine.threads import Threads
 from mesh.engine.wrapping import host_command, rank_command
 from mesh.protocol.requests import Finds, RankStart
+from mesh.remote.asked import RANK_STREAMS
 from mesh.remote.session import Session
 
 NO_COMMAND = ("true",)  # of a host without ranks, where nothing starts
@@ -160,7 +161,12 @@ class Dispatcher:
         words = rank_command(spec, run.placement, rank) or host_command(spec, run.placement, home, env)
         argv = list(run.preparation.wrapped(words, sorted(env), spec.run))
         start = RankStart(rank=rank, env=env, stdin=False, argv=argv)
-        session.take(start, order.attempt, order.after)
+        session.take(start, order.attempt, order.after, self._printed(rank))
+
+    def _printed(self, rank: int) -> dict[Stream, int]:
+        """Return how much of each stream of a rank has come; the host that had the rank last has counted all of it."""
+        counts = [session.printed for session in list(self._sessions.values())]
+        return {stream: max(count.get((rank, stream), 0) for count in counts) for stream in RANK_STREAMS}
 
     def _start(self, node: int, session: Session) -> None:
         spec, facts = self._run.spec, self._facts

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from mesh.core.cluster import Placement
 from mesh.core.events import Event, Gone, Lost
+from mesh.core.nodes import Arrived
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import RunSpec
 from mesh.engine.attachment import Attachment
@@ -32,9 +33,9 @@ class Fetching(Attachment):
 
     ending_type = NoEnding
 
-    def __init__(self, spec: RunSpec, placement: Placement, *, lasting: bool) -> None:
+    def __init__(self, spec: RunSpec, placement: Placement, *, lasting: bool, arrivals: Iterable[Arrived] = ()) -> None:
         """lasting: stay until the run has ended; else until each host has sent its earlier events."""
-        super().__init__(spec, placement, can_ask=False)
+        super().__init__(spec, placement, can_ask=False, arrivals=arrivals)
         self._lasting = lasting
         self._gone: set[int] = set()  # hosts that have sent all events, to the end
         self.troubles: dict[int, str] = {}  # by host, why some of its events are missing

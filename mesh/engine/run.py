@@ -12,6 +12,7 @@ from mesh.core.events import Event, Stream
 from mesh.core.interfaces import Backend
 from mesh.core.masking import Secrets
 from mesh.core.module import NO_PREPARATION, Preparation
+from mesh.core.nodes import Arrived
 from mesh.core.outcome import Outcome
 from mesh.core.pull import Destination
 from mesh.core.run import RunSpec
@@ -55,6 +56,7 @@ class Local(Struct, frozen=True, kw_only=True):
     choose: Callable[[Callable[[], bool]], str] = lambda is_over: "leave"
     plan: Mapping[str, object] = field(default_factory=dict)  # of the run, for a client that attaches to it
     have: Place | None = None  # attach to the run, of which there is so much here; None: start it
+    arrivals: tuple[Arrived, ...] = ()  # the moves of its ranks so far, where there is a run to attach to
     only_reads: bool = False  # attach, and end nothing there, not even what a lost agent has left
     only_end: bool = False  # attach, and leave the output on the hosts
     secrets: Secrets = Secrets()  # values that decider and sinks never get

@@ -19,10 +19,11 @@ from .kinds import (
     STATUS,
     TIME,
     TRUTH,
+    listed,
     mapping,
 )
 from .messages import JOURNAL_READER, UPGRADE, VERSION, Message, Table, Versioned, VersionError, read_record
-from .nodes import AgentMessage, RankReady, Restarted, Restarting
+from .nodes import AgentMessage, RankReady, Restarted, Restarting, Taken
 from .records import Record, field, record
 
 TYPE_CHECKING = False
@@ -40,6 +41,7 @@ class About(Record):
     plan: Mapping[str, object] = field(OBJECT, default={})  # the record Plan, for the client that comes back
     boot: str = field(SHORT_TEXT, default="")  # id of the machine's start
     cgroup: str = field(SHORT_TEXT, default="")  # where the run's processes are
+    taken: Sequence[Taken] = field(listed(record(Taken)), default=())  # ranks that have come from other hosts
 
 
 def read_about(value: object) -> About:

@@ -19,6 +19,7 @@ from .kinds import (
     TRUTH,
     integer,
     listed,
+    mapping,
     word,
 )
 from .messages import AGENT, PIECE_BYTES, Message
@@ -26,7 +27,7 @@ from .records import Record, Row, field, record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 SOCKETS_MAX = 16
 NODES_MAX = 1024  # of one host
@@ -130,6 +131,14 @@ class Released(AgentMessage, name="released"):
     time: float = field(TIME)
     code: int = field(STATUS, default=0)
     signal: int = field(integer(0, 2 * SIGNAL_MAX), default=0)
+
+
+class Taken(Record):
+    """A rank that has come to a host from another one, as the host's journal has it."""
+
+    rank: int = field(RANK)
+    attempt: int = field(ATTEMPT)  # that began there
+    printed: Mapping[str, int] = field(mapping(COUNT))  # bytes of each stream, on the hosts before
 
 
 class Kept(AgentMessage, name="kept"):

@@ -33,6 +33,7 @@ from .kinds import (
     number,
     or_else,
 )
+from .nodes import Taken
 from .records import Record, Row, field, record
 
 TYPE_CHECKING = False
@@ -125,6 +126,7 @@ class Journal(Record):
 
     run: str = field(SHOWN)
     plan: Plan | None = field(PLAN, default=None)
+    taken: Sequence[Taken] = field(listed(record(Taken)), default=())  # ranks that have come to the host
 
 
 class Journals(Record):

@@ -22,6 +22,7 @@ from .kinds import (
     Wrong,
     integer,
     listed,
+    mapping,
     nullable,
 )
 from .messages import CLIENT, PIECE_BYTES, Message, Table
@@ -250,6 +251,7 @@ class Take(Order, name="take"):
     start: RankStart = field(record(RankStart))
     attempt: int = field(ATTEMPT)
     after: str = field(TEXT)  # how its last process ended
+    printed: Mapping[str, int] = field(mapping(COUNT), default={})  # bytes of each stream, on the hosts before
 
 
 class Moved(Order, name="moved"):

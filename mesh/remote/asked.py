@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from mesh.core.events import Stream
 from mesh.core.module import Step
@@ -117,9 +117,9 @@ class Asked:
         """Return True if the command of a setup that asked for the password still waits for it; for one answer."""
         return self._steps.may_have(step)
 
-    def follow(self, ranks: Sequence[int]) -> None:
+    def follow(self, ranks: Iterable[int]) -> None:
         """Note that the journal of a run is read; its ranks may have ended."""
-        self.start(ranks)
+        self.start(list(ranks))
         self._is_ending = True
 
     def give(self, rank: int, count: int) -> None:

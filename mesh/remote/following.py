@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from mesh.core.events import (
@@ -27,6 +27,7 @@ from mesh.protocol.frames import FrameError
 from mesh.protocol.messages import Message, Table, encode
 from mesh.remote.blob import opening
 from mesh.remote.greeting import new_marker
+from mesh.remote.handover import Handovers
 from mesh.remote.session import Session
 
 if TYPE_CHECKING:
@@ -42,16 +43,25 @@ class Following(Session):
     _first_step: ClassVar[str] = "attach"
 
     def follow(
-        self, begin: Begin, ranks: Sequence[int], have: Place, *, only_reads: bool = False, only_end: bool = False
+        self,
+        begin: Begin,
+        ranks: Iterable[int],
+        have: Place,
+        handovers: Handovers,
+        *,
+        only_reads: bool = False,
+        only_end: bool = False,
     ) -> None:
         """Ship the program and its only request.
 
         ranks: of this host
-        have: output that need not come again; only_reads: end nothing that a killed agent has left there
+        have: output that need not come again; handovers: of ranks that have moved
+        only_reads: end nothing that a killed agent has left there
         only_end: the journal does not count as fetched after that
         """
         self._asked.follow(ranks)
         self._run, self._agent, self._remote_dir = begin.run, begin.node, begin.remote_dir
+        self._handovers = handovers
         self._have, self._only_reads, self._only_end = dict(have), only_reads, only_end
         self._client = os.urandom(8).hex()
         self._received: set[str] = set()  # all but output comes again through each channel
@@ -147,13 +157,20 @@ class Following(Session):
         key, at = self._stream(message), message.at
         if at is None:
             raise FrameError("output: at: expected a place in the stream")
-        rank, stream = key
+        if self._handovers.concerns(key):
+            for missing, new in self._handovers.take(self.node, key, at, data):
+                yield from self._pieces(key, missing, new)
+            return
         have = self._have.get(key, 0)
         self._have[key] = max(have, at + len(data))
-        now, node = time.time(), self.node
-        if at > have:
-            yield LeftOut(time=now, node=node, rank=rank, stream=stream, bytes=at - have)
-        if new := data[max(0, have - at) :]:
+        yield from self._pieces(key, max(0, at - have), data[max(0, have - at) :])
+
+    def _pieces(self, key: tuple[int, Stream], missing: int, new: bytes) -> Iterator[Event]:
+        """Yield a gap and output, where there is any. missing: bytes"""
+        now, node, (rank, stream) = time.time(), self.node, key
+        if missing:
+            yield LeftOut(time=now, node=node, rank=rank, stream=stream, bytes=missing)
+        if new:
             yield Output(time=now, node=node, rank=rank, stream=stream, data=new)
 
     def _no_journal(self, message: journal.NoJournal) -> PrepareFailed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from mesh.core.events import EndOrdered
+from mesh.core.events import EndOrdered, Stream
 from mesh.core.interfaces import Channel
 from mesh.core.module import Step
 from mesh.core.run import SetupCommand
@@ -32,7 +32,9 @@ class Requests:
         self._may_come_back = False  # the agent listens for another channel
         self._return_within = 0.0  # seconds that the agent then waits; 0: unknown
         self.round_trip = float("inf")  # seconds, of the fastest beat
+        self.printed: dict[tuple[int, Stream], int] = {}  # bytes that ranks here have printed, on all of their hosts
         self._offset = 0.0  # the host's clock minus ours, in seconds; from the fastest beat
+        self._arriving: dict[int, Mapping[str, int]] = {}  # what ranks that are to start here had printed before
         self._steps: Sequence[Step] = ()  # of modules, which the host carries out
 
     @property
@@ -197,10 +199,16 @@ class Requests:
         """Send the addresses of all nodes again, because one has moved."""
         self._sender.order(requests.Readdress(nodes=list(nodes)))
 
-    def take(self, start: RankStart, attempt: int, after: str) -> None:
-        """Start a rank that comes from another host. after: how its last process ended"""
+    def take(self, start: RankStart, attempt: int, after: str, printed: Mapping[Stream, int]) -> None:
+        """Start a rank that comes from another host.
+
+        after: how its last process ended; printed: bytes of each stream that have come from the hosts before
+        """
         self._asked.take(start.rank)
-        self._sender.order(requests.Take(start=start, attempt=attempt, after=after))
+        self.printed |= {(start.rank, stream): count for stream, count in printed.items()}
+        counts = {stream.value: count for stream, count in printed.items()}
+        self._arriving[start.rank] = counts
+        self._sender.order(requests.Take(start=start, attempt=attempt, after=after, printed=counts))
 
     def moved(self, rank: int, pid: int, why: str) -> None:
         """Send how the move of a rank ended, for the client that has asked this host's agent. pid: 0: for why"""

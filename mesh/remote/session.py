@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
-
-from msgspec import Struct
 
 from mesh.core.errors import HostUnreachable
 from mesh.core.events import (
@@ -22,8 +20,9 @@ from mesh.core.events import (
     Reconnecting,
     Stream,
 )
-from mesh.core.interfaces import Channel, NoAgent
+from mesh.core.interfaces import Channel
 from mesh.core.module import ModuleStep
+from mesh.core.nodes import Arrived
 from mesh.core.text import one_line
 from mesh.protocol import answers, nodes
 from mesh.protocol.answers import ANSWERS, Lacks, Owner
@@ -34,6 +33,7 @@ from mesh.protocol.messages import Message, Table, encode
 from mesh.protocol.requests import Ack, Bye, Lock, Over
 from mesh.remote import ending
 from mesh.remote.blob import blob, lacking, opening
+from mesh.remote.callbacks import Callbacks
 from mesh.remote.events import event_of
 from mesh.remote.greeting import MAX_BANNER_BYTES, new_marker, refusal
 from mesh.remote.owners import owner_line
@@ -45,21 +45,6 @@ if TYPE_CHECKING:
 ACKNOWLEDGED_BYTES = 128 << 10  # of an agent's stream that are acknowledged together
 HEADER_BYTES = 1 << 20  # of a message; lists of processes and paths are the longest
 ANSWER_BYTES = 16 << 20  # of the message that answers a question: stacks, or all detached runs of a host
-
-
-class Callbacks(Struct, frozen=True, kw_only=True):
-    """The functions that a session calls, in the thread of ``Session.events``; each has a default that does nothing."""
-
-    taken: Callable[[int, int], None] = lambda rank, count: None  # a rank's stdin has taken bytes
-    # Makes another channel to the host. Blocks; None: none is to be tried any longer. Raises a HostUnreachable
-    # that is final.
-    reopen: Callable[[], Channel | None] = lambda: None
-    is_dead: Callable[[Owner], bool] = lambda owner: False  # the owner of a lock, or a run by id, has ended
-    # Takes a piece of the answer to a lasting question; returns the events of it.
-    receive: Callable[[bytes], Iterable[Event]] = lambda data: ()
-    relay: Callable[[Message, bytes], None] = lambda message, data: None  # takes what a relayed connection brings
-    explain: Callable[[NoAgent], HostUnreachable] = ending.plain  # as Backend.explain
-    why: Callable[[], str] = lambda: ""  # as Backend.why
 
 
 class Session(Requests):
@@ -270,7 +255,8 @@ class Session(Requests):
         return chunk
 
     def _output(self, header: Header, data: bytes) -> Iterator[Event]:
-        rank, stream = self._stream_of(header)
+        rank, stream = key = self._stream_of(header)
+        self.printed[key] = self.printed.get(key, 0) + len(data)
         yield Output(time=time.time(), node=self.node, rank=rank, stream=stream, data=data)
 
     def _stream_of(self, header: Header) -> tuple[int, Stream]:
@@ -322,8 +308,14 @@ class Session(Requests):
                 if self._attach(orders):
                     yield self._event_of(message, data)
             case answers.LeftOut(bytes=count):
-                rank, stream = self._stream(message)
+                rank, stream = key = self._stream(message)
+                self.printed[key] = self.printed.get(key, 0) + count
                 yield LeftOut(time=time.time(), node=self.node, rank=rank, stream=stream, bytes=count)
+            case nodes.Restarted(rank=rank) if rank in self._arriving:
+                event = self._event_of(message, data)
+                printed = self._arriving.pop(rank)
+                yield Arrived(time=event.time, node=self.node, rank=rank, attempt=message.attempt, printed=printed)
+                yield event
             case answers.Answer():
                 yield self._event_of(message.replaced(answer=self._asked.read_answer(message)), data)
             case _:

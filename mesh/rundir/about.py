@@ -12,6 +12,7 @@ from msgspec.structs import asdict
 
 from mesh.core import encoding
 from mesh.core.cluster import Placement
+from mesh.core.nodes import Arrived
 from mesh.core.outcome import Outcome
 from mesh.core.run import RunSpec
 from mesh.rundir.commit import commit_of
@@ -20,6 +21,7 @@ from mesh.rundir.records import UNFETCHED, read_about
 from mesh.verdict.verdict import Verdict
 
 BEGIN = ("cluster", "workspace", "git", "env", "created", "started", "detached", "rules", "groups", "slices", "spec")
+MOVES = ("moved", "moves")  # of ranks between hosts
 # The fields that only the end of a run decides.
 END = (
     "started",
@@ -89,8 +91,18 @@ def _groups(spec: RunSpec, placement: Placement) -> list[dict[str, object]]:
 
 def kept(about: Mapping[str, object]) -> dict[str, object]:
     """Return the fields that stay when another client goes on with a run. about: its run.json"""
-    names = (*BEGIN, *END, UNFETCHED) if about.get(UNFETCHED) else BEGIN
+    names = (*BEGIN, *MOVES, *((*END, UNFETCHED) if about.get(UNFETCHED) else ()))
     return {name: about.get(name) for name in names if name in about or name == "spec"}
+
+
+def with_move(about: Mapping[str, object], event: Arrived, host: str) -> dict[str, object]:
+    """Return the fields about moves with one more. about: run.json; host: to which the rank has moved"""
+    move = {"rank": event.rank, "host": host, "attempt": event.attempt, "printed": dict(event.printed)}
+    moved, moves = about.get("moved"), about.get("moves")
+    return {
+        "moved": {**(moved if isinstance(moved, dict) else {}), str(event.rank): host},
+        "moves": [*(moves if isinstance(moves, list) else ()), move],
+    }
 
 
 def _ranks(outcome: Outcome, placement: Placement) -> list[dict[str, object]]:

@@ -19,11 +19,13 @@ from msgspec import Struct, convert
 from mesh.core.amounts import ago
 from mesh.core.cluster import Host, Placement
 from mesh.core.naming import NamedRun, is_name
+from mesh.core.nodes import Arrived
 from mesh.core.outcome import Cause
 from mesh.core.run import Group, Kind, Rules, RunSpec
 from mesh.rundir.layout import EVENTS, LOGS, RUN
 
 UNFETCHED = "unfetched"  # in run.json: the end of the run is recorded, and its hosts may have more output
+ARRIVED = ("time", "node", "rank", "attempt", "printed")
 NUMBER_MAX = 1e11  # the year 5138: no number of ours is greater
 _RANK_LOG = re.compile(r"rank-([0-9]{4,9})\.(?:out|err)")
 
@@ -219,6 +221,20 @@ def _time_of(run: str) -> float:
         return time.mktime(time.strptime(run[:15], "%Y%m%d-%H%M%S"))
     except (ValueError, OverflowError):
         return 0.0
+
+
+def arrivals_of(about: Mapping[str, object], hosts: Sequence[str]) -> tuple[Arrived, ...]:
+    """Return the moves of ranks between hosts, in order.
+
+    about: run.json; hosts: the names of all hosts of the run
+    """
+    written = about.get("moves")
+    found: list[Arrived] = []
+    for item in written if isinstance(written, list) else ():
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            own = {**item, "node": hosts.index(item["host"]), "time": 0.0}
+            found.append(convert({name: own[name] for name in ARRIVED}, Arrived))
+    return tuple(found)
 
 
 def moves_of(about: Mapping[str, object], hosts: Sequence[str]) -> list[tuple[int, int]]:

@@ -28,10 +28,10 @@ from mesh.core.events import (
 )
 from mesh.core.masking import after
 from mesh.core.module import ModuleStep
-from mesh.core.nodes import NodeResult, RankReady, Restarted, Restarting
+from mesh.core.nodes import Arrived, NodeResult, RankReady, Restarted, Restarting
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import Kind, RunSpec
-from mesh.rundir.about import describe_begin, describe_end, kept, write_over
+from mesh.rundir.about import describe_begin, describe_end, kept, with_move, write_over
 from mesh.rundir.layout import (
     INDEX,
     LOGS,
@@ -48,7 +48,7 @@ from mesh.rundir.layout import (
 from mesh.rundir.logfile import Gap, LogFile, Shelf
 from mesh.rundir.modulelogs import ModuleLogs
 from mesh.rundir.noderesults import ResultFiles
-from mesh.rundir.records import UNFETCHED
+from mesh.rundir.records import UNFETCHED, moves_of
 from mesh.rundir.resuming import Left, open_events
 from mesh.verdict.verdict import Verdict, make_verdict
 from mesh.verdict.words import of_last_process
@@ -109,6 +109,7 @@ class StoreSink:
         self._about: dict[str, Any] = {**describe_begin(spec, cluster_name, placement), "left_out": self._left_out}
         if left:
             self._about |= kept(left.about)
+            self._now = placement.moved(moves_of(self._about, [host.name for host in placement.hosts]))
         try:
             self.logs.mkdir(parents=True, mode=0o700, exist_ok=left is not None)
             self.directory.chmod(0o700)
@@ -164,16 +165,17 @@ class StoreSink:
         if isinstance(event, LeftOut):
             self._leave_out(event)
             return
-        if isinstance(event, Restarted) and event.node != self._now.node(event.rank):
-            self._now = self._now.moved([(event.rank, event.node)])
-            self._about["moved"] = {**self._about.get("moved", {}), str(event.rank): self._now.hosts[event.node].name}
-            self._keep_about()
+        if isinstance(event, Arrived):
+            self._move(event)
         for item in encoding.objects(event, self._now):
             self._events += json.dumps(item).encode() + b"\n"
         if isinstance(event, Exited | PrepareFailed):
             self._flush()  # whoever looks now wants to see why
 
-    def _keep_about(self) -> None:
+    def _move(self, event: Arrived) -> None:
+        """Write at once where a rank is now, and where its output there begins."""
+        self._now = self._now.moved([(event.rank, event.node)])
+        self._about |= with_move(self._about, event, self._now.hosts[event.node].name)
         try:
             self._write_about()
         except OSError as error:

@@ -33,7 +33,8 @@ from mesh.core.run import PrerunEntry
 from mesh.protocol.first import Begin
 from mesh.protocol.requests import Prepare, RankStart
 from mesh.remote.blob import start_command
-from mesh.remote.session import Callbacks, Session
+from mesh.remote.callbacks import Callbacks
+from mesh.remote.session import Session
 from tests.firsts import finds, first_request, prepare_request
 from tests.lab import eventually
 from tests.pythons import pythons

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mesh.backends.command import CommandBackend
+from mesh.core.cluster import Host, place_ranks
 from mesh.core.events import (
     CaughtUp,
     Detached,
@@ -31,13 +32,16 @@ from mesh.core.interfaces import Channel
 from mesh.protocol.first import Begin
 from mesh.protocol.requests import RankStart
 from mesh.remote.blob import start_command
+from mesh.remote.callbacks import Callbacks
 from mesh.remote.following import Following
-from mesh.remote.session import Callbacks
+from mesh.remote.handover import Handovers
 from tests.agent.conftest import HOST, PYTHONS, Open, Run
 from tests.firsts import first_request
 from tests.lab import eventually, state_of
 
 RUN = f"run-{os.getpid()}"
+
+NO_MOVES = Handovers(place_ranks([Host(name="a", address="a")], (4,)), [], {})
 
 
 class Look(Run):
@@ -53,7 +57,7 @@ class Look(Run):
     ) -> None:
         self.session = Following(0, 0, channel, Callbacks(taken=self.take, reopen=reopen))
         self.events, self.taken = [], []
-        self.session.follow(begin, range(4), have, only_reads=only_reads)
+        self.session.follow(begin, range(4), have, NO_MOVES, only_reads=only_reads)
         self._coming = self.session.events()
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from mesh.core.errors import MeshError
 from mesh.program import Handle, Program, connect
 from tests.conftest import PATIENCE, Home
 from tests.integration import program_nodes as nodes
-from tests.integration.test_attach import runs
+from tests.integration.test_attach import elsewhere, runs
+from tests.integration.test_lease import run_of
 from tests.integration.test_nodes import nothing_is_there
 from tests.integration.test_program import pod_names
 from tests.integration.test_restart import has_printed
@@ -150,3 +152,76 @@ def _answer(caller: Handle[object]) -> object:
     except Exception:
         return None
     return tuple(found[:3])
+
+
+# Counts lines of each attempt, without an end, and on two streams.
+COUNTS = """
+import os, sys, time
+place, number = "/root/said-{RANK}-{MESH_ATTEMPT}".format(**os.environ), 0
+while True:
+    number += 1
+    line = "attempt {} line {}\\n".format(os.environ["MESH_ATTEMPT"], number).encode()
+    for stream in (1, 2):
+        os.write(stream, line)
+    with open(place, "w") as file:
+        file.write(str(number))
+    time.sleep(0.01)
+"""
+
+
+def numbers(text: bytes) -> list[tuple[int, int]]:
+    """Return attempt and number of each whole line that COUNTS has printed."""
+    lines = text[: text.rfind(b"\n") + 1].split(b"\n")
+    return [(int(line.split()[1]), int(line.split()[3])) for line in lines if line.startswith(b"attempt ")]
+
+
+def has_no_gap(found: list[tuple[int, int]], attempts: int) -> bool:
+    """Return True if the lines of all attempts follow each other, each once."""
+    counts = [sum(attempt == one for attempt, _ in found) for one in range(attempts)]
+    return all(counts) and found == [(one, n + 1) for one in range(attempts) for n in range(counts[one])]
+
+
+def test_every_line_of_a_rank_that_moved_twice_is_fetched_after_its_client_was_away(
+    pod: Home, lab: Lab, tmp_path: Path
+) -> None:
+    pod.clusters(lab.cluster_yaml("pod", "spares: 1", hosts=lab.hosts[:3]))
+    pod.files(counts__py=COUNTS)
+    home, spare = lab.hosts[1], lab.hosts[2]
+    client = pod.popen("run", "--lease", "3", "--grace", "1", "pod", "python3", "counts.py", stdout=subprocess.DEVNULL)
+    for attempt, host in enumerate((spare, home, spare), 1):
+        assert eventually(lambda a=attempt: has_printed(pod, 1, f"attempt {a - 1} line 5"), PATIENCE)
+        done = pod.mesh("restart", "last", "--rank", "1", "--on", host.address, "--grace", "0")
+        assert done.status == 0, done.err
+    assert eventually(lambda: has_printed(pod, 1, "attempt 3 line 5"), PATIENCE)
+    client.send_signal(signal.SIGSTOP)
+    for host in lab.hosts[:3]:
+        assert eventually(lambda h=host: not h.processes(), PATIENCE), host.processes()
+    client.send_signal(signal.SIGKILL)
+    client.communicate()
+    said = {(rank, a): int(lab.hosts[h].path(f"/root/said-{rank}-{a}").read_text()) for rank, a, h in SAID}
+    other = elsewhere(pod, tmp_path / "elsewhere")
+    far = other.mesh("attach", run_of(pod), "--cluster", "pod", "--quiet")
+    assert b"is not on this host" not in far.err.encode(), far.err
+    done = pod.mesh("attach", "last", "--quiet")
+    assert done.status not in (0, 125), done.err
+    (directory,) = runs(pod).iterdir()
+    for rank, attempts in ((0, 1), (1, 4)):
+        for stream in ("out", "err"):
+            found = numbers((directory / f"logs/rank-{rank:04d}.{stream}").read_bytes())
+            assert has_no_gap(found, attempts), found
+            last = dict(found)
+            assert all(last[a] >= said[rank, a] for a in range(attempts)), (last, said)
+    about = json.loads((directory / "run.json").read_text())
+    assert [rank["host"] for rank in about["ranks"]] == [lab.hosts[0].address, spare.address]
+    assert [rank.get("signal") for rank in about["ranks"]] == [signal.SIGTERM] * 2
+    assert about["moved"] == {"1": spare.address}
+    assert problems(directory) == []
+    there = json.loads((runs(other) / directory.name / "run.json").read_text())
+    assert [rank.get("signal") for rank in there["ranks"]] == [signal.SIGTERM] * 2
+    assert there["ranks"][1]["host"] == spare.address
+    for stream in ("out", "err"):
+        whole = (directory / f"logs/rank-0001.{stream}").read_bytes()
+        assert whole.endswith((runs(other) / directory.name / f"logs/rank-0001.{stream}").read_bytes())
+
+
+SAID = ((0, 0, 0), (1, 0, 1), (1, 1, 2), (1, 2, 1), (1, 3, 2))  # rank, attempt and index of the host

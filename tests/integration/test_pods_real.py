@@ -15,11 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
+from mesh.api.podshow import role_text
 from tests.conftest import Home
 from tests.kubecluster import faults, images
-from tests.kubecluster.cluster import NODES, Cluster
+from tests.kubecluster.cluster import NODES, USER, Cluster
 from tests.kubecluster.faults import PATIENT_S, SLEEP, made, roots, wait_until_up
+from tests.kubecluster.stand_in_volcano import StandInVolcano
 from tests.lab import eventually
 
 pytestmark = [
@@ -28,6 +31,7 @@ pytestmark = [
 ]
 STUBBORN = f"trap '' TERM; (exec {SLEEP}) & exec {SLEEP}"  # two processes
 GPU = "mesh.test/gpu"
+ROLES = {"actor": "[0-1]", "learner": "0"}
 
 
 def have_ended(kube: Cluster) -> bool:
@@ -78,6 +82,32 @@ def test_pods_are_used_again_with_an_edit_and_deleted_by_their_root(home: Home, 
     # `kubectl delete configmap` sends the same request. The cluster then deletes what belongs to the ConfigMap.
     kube.ask("DELETE", kube.path("configmaps", roots(kube)[0]))
     assert eventually(lambda: not kube.phases(), PATIENT_S), kube.phases()
+
+
+def test_groups_of_pods_have_their_own_roles_and_states(home: Home, kube: Cluster) -> None:
+    home.clusters(made(0, "env: {KIND: many}", "groups: {actor: {nodes: 2}, learner: {env: {KIND: one}}}", hold="5m"))
+    up = home.mesh("up", "gpus", within=PATIENT_S)
+    assert up.status == 0, up.err
+    actor, learner = (f"{word}@{word}-{hosts}: echo $KIND; exec {SLEEP}" for word, hosts in ROLES.items())
+    started = home.mesh("run", "-d", "--role", actor, "--role", learner, "gpus", within=PATIENT_S)
+    assert started.status == 0, started.err
+    run = started.out.decode().strip()
+    assert eventually(lambda: len(kube.processes(SLEEP)) == 3, PATIENT_S)
+    (line,) = json.loads(home.mesh("ps", "--json", "gpus", within=PATIENT_S).out)
+    assert line["groups"] == {"actor": {"running": 2}, "learner": {"running": 1}}
+    shown = home.mesh("pods", "show", "gpus", "learner-0", within=PATIENT_S).out.decode()
+    assert "actor: 2 Running\nlearner: 1 Running\n" in shown
+    assert home.mesh("stop", run, within=PATIENT_S).status == 0
+    logged = sorted(line.split() for line in home.mesh("logs", run).lines)
+    assert logged == [["[actor/0]", "many"], ["[actor/1]", "many"], ["[learner/0]", "one"]]
+    done = home.mesh("exec", "--hosts", "actor-1,learner-0", "gpus", "hostname", within=PATIENT_S)
+    assert done.lines == ["[0] actor-1", "[1] learner-0"], done.err
+    assert home.mesh("ssh", "gpus:actor-1", "--", "hostname").out == b"actor-1\n"
+    found = checked(home, "gpus", 0)
+    assert [*found] == ["actor-0", "actor-1", "learner-0"]
+    assert found["actor-0"]["admission"] == ("ok", "a pod of each of 2 groups is admitted (dry run)")
+    assert home.mesh("down", "gpus", within=PATIENT_S).status == 0
+    assert (kube.phases(), roots(kube)) == ({}, [])
 
 
 def test_pods_that_are_there_are_chosen_by_label(home: Home, kube: Cluster) -> None:
@@ -203,9 +233,7 @@ def test_a_node_whose_kubelet_is_killed_is_named_to_who_may_read_nodes(home: Hom
 
 
 def test_three_pods_where_two_fit_are_not_started(home: Home, kube: Cluster) -> None:
-    patch = [{"op": "add", "path": f"/status/capacity/{GPU.replace('/', '~1')}", "value": "1"}]
-    for node in NODES:
-        kube.ask("PATCH", f"/api/v1/nodes/{node}/status", patch, kind="application/json-patch+json")
+    faults.advertise(kube, GPU)
     home.clusters(made(3, f"resources: {{{GPU}: 1}}").replace("120s", "5s"))
     done = home.mesh("run", "gpus", "touch", "/mesh/started", within=PATIENT_S)
     assert done.status == 125, done.err
@@ -317,3 +345,31 @@ def test_the_check_makes_no_pod_and_looks_into_those_that_are_there(home: Home, 
     shown = home.mesh("pods", "show", "gpus", "0", within=PATIENT_S)
     assert "Scheduled: Successfully assigned" in shown.out.decode()
     assert home.mesh("down", "gpus", within=PATIENT_S).status == 0
+
+
+@pytest.fixture
+def gang_role(kube: Cluster) -> Iterator[None]:
+    """The Role of a user who makes gangs."""
+    kube.allow(USER, yaml.safe_load(role_text(gang="volcano"))["rules"])
+    yield
+    kube.allow(USER, yaml.safe_load(role_text())["rules"])
+
+
+@pytest.mark.usefixtures("gang_role")
+def test_a_gang_is_bound_as_a_whole_or_not_at_all(home: Home, kube: Cluster) -> None:
+    faults.advertise(kube, GPU)
+    lines = (f"resources: {{{GPU}: 1}}", "gang: volcano")
+    with StandInVolcano(kube, GPU) as stand_in:
+        home.clusters(made(3, *lines).replace("120s", "5s"))
+        done = home.mesh("run", "gpus", "true", within=PATIENT_S)
+        assert done.status == 125, done.err
+        assert "pod group is not ready, 3 Pending, 3 minAvailable" in done.err
+        assert (stand_in.bound, stand_in.members, roots(kube)) == ([], [3], [])
+        assert eventually(lambda: not kube.phases(), PATIENT_S), kube.phases()
+        home.clusters(made(2, *lines))
+        done = home.mesh("run", "gpus", "hostname", within=PATIENT_S)
+        assert done.status == 0, done.err
+        assert sorted(stand_in.bound) == sorted(kube.phases())
+        assert home.mesh("down", "gpus", within=PATIENT_S).status == 0
+        assert stand_in.error is None
+        assert eventually(lambda: not stand_in.groups(), PATIENT_S), stand_in.groups()  # its owner is gone

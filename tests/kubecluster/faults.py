@@ -50,14 +50,21 @@ HOGS = "os.path.exists"  # is in the command line of what waits for its file
 
 
 def made(nodes: int, *more: str, image: str = images.PYTHON, hold: str = "2s", name: str = "gpus") -> str:
-    """Return a cluster of pods that mesh makes. more: lines below ``kubernetes:``"""
-    lines = [f"image: {image}", f"nodes: {nodes}", f"hold: {hold}", "start_timeout: 120s", *more]
+    """Return a cluster of pods that mesh makes. nodes: 0 where groups have them; more: lines below ``kubernetes:``"""
+    lines = [f"image: {image}", *[f"nodes: {nodes}"] * bool(nodes), f"hold: {hold}", "start_timeout: 120s", *more]
     return f"{name}:\n  kubernetes:\n" + "".join(f"    {line}\n" for line in lines)
 
 
 def roots(kube: Cluster) -> list[str]:
     """Return the names of the roots that are there."""
     return [one["metadata"]["name"] for one in kube.listed("configmaps")]
+
+
+def advertise(kube: Cluster, resource: str) -> None:
+    """Have each node show one unit of a resource, as a plug-in of devices would."""
+    patch = [{"op": "add", "path": f"/status/capacity/{resource.replace('/', '~1')}", "value": "1"}]
+    for node in NODES:
+        kube.ask("PATCH", f"/api/v1/nodes/{node}/status", patch, kind="application/json-patch+json")
 
 
 def still_run(kube: Cluster) -> dict[str, str]:

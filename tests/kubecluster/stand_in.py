@@ -51,6 +51,7 @@ class StandIn:
         self.requests: list[str] = []
         self.refused: dict[str, Refused] = {}  # by "VERB resource", as "create pods"
         self.lists: dict[str, list[Object]] = {"events": [], "resourcequotas": [], "nodes": []}
+        self.answers: dict[str, Object] = {}  # to requests about no object of the namespace, by path
         self.dead_images: dict[str, str] = {}  # why the pods of an image wait for ever
         self.connections: set[socket.socket] = set()
         self.is_down = False
@@ -309,6 +310,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _of_cluster(self, verb: str, path: str, body: Object) -> tuple[int, Object]:
         """Answer a request that is about no object of the namespace."""
         cluster = self.server.cluster
+        if path in cluster.answers:
+            return 200, cluster.answers[path]
         if path == "/version":
             return 200, {"gitVersion": "v1.20.2"}
         if path.endswith("/selfsubjectaccessreviews"):

@@ -58,6 +58,8 @@ BAD = {
     "{image: x, shm: big}": "expected a quantity",
     "{image: x, volumes: [{claim: data}]}": "expected one of claim, host_path",
     "{image: x, tolerations: all}": "expected a list of mappings",
+    "{image: x, gang: yes please}": "expected none or volcano",
+    "{image: x, queue: research}": "has no meaning without gang: volcano",
 }
 
 
@@ -244,6 +246,21 @@ def test_the_role_for_pods_that_are_there_makes_and_deletes_nothing() -> None:
     assert "configmaps" not in text
     own = json.dumps(render.role_object(is_existing=False))
     assert '"resources": ["configmaps"], "verbs": ["get", "list", "create", "delete"]' in own
+
+
+def test_pods_of_a_gang_are_members_of_its_group(tmp_path: Path) -> None:
+    ours = made(tmp_path, "{image: x, nodes: 3, gang: volcano, queue: research}")
+    (group,) = render.gang_objects(ours, "u")
+    assert group["spec"] == {"minMember": 3, "queue": "research"}
+    pods = [render.pod_object(ours, index, "u") for index in range(3)]
+    names = {one["metadata"]["annotations"]["scheduling.k8s.io/group-name"] for one in pods}  # type: ignore[index]
+    assert names == {group["metadata"]["name"]}  # type: ignore[index]
+    assert {one["spec"]["schedulerName"] for one in pods} == {"volcano"}  # type: ignore[index]
+    plain = made(tmp_path, "{image: x, nodes: 3, gang: none}")
+    assert render.gang_objects(plain, "u") == []
+    assert "volcano" not in json.dumps(render.pod_object(plain, 0, "u"))
+    roles = [json.dumps(render.role_object(is_existing=False, gang_kind=kind)) for kind in ("", "volcano")]
+    assert ["podgroups" in one for one in roles] == [False, True]
 
 
 def test_objects_are_shown_without_a_server(tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ gpus:
   kubernetes: {image: x, nodes: 3, start_timeout: 0s}
 there:
   kubernetes: {selector: app=x}
+gang:
+  kubernetes: {image: x, nodes: 3, start_timeout: 0s, gang: volcano}
 """
 
 
@@ -94,6 +96,23 @@ def test_each_right_that_is_missing_is_named_with_the_role(check: Check, cluster
     assert found["verdict"] == ("failed" if is_needed else "warning")
     assert found["detail"].startswith(f"missing in namespace team: {right}")
     assert "mesh pods role > role.yaml\nkubectl apply --context stand-in -n team -f role.yaml" in found["hint"]
+
+
+def test_a_server_without_the_api_of_a_gang_is_named(
+    check: Check, cluster: StandIn, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = check("gang", status=1)
+    needs = "the server has no podgroups of scheduling.volcano.sh/v1beta1"
+    assert (found["api"]["verdict"], found["api"]["detail"]) == ("failed", f"{needs}, which gang: volcano needs")
+    assert run(["mesh", "run", "gang", "true"]) == 125
+    assert needs in capfd.readouterr().err
+    assert cluster.objects == {"pods": {}, "configmaps": {}}
+    cluster.answers["/apis/scheduling.volcano.sh/v1beta1"] = {"resources": [{"name": "podgroups"}]}
+    refused(cluster, "create podgroups")
+    found = check("gang", status=1)
+    assert found["api"]["verdict"] == "ok"
+    assert found["rights"]["detail"] == "missing in namespace team: podgroups create"
+    assert "mesh pods role --gang volcano > role.yaml" in found["rights"]["hint"]
 
 
 def test_the_words_of_an_admission_and_of_refused_credentials(check: Check, cluster: StandIn) -> None:
@@ -222,13 +241,13 @@ def test_quotas_count_requests_and_limits() -> None:
     hard = {"cpu": "4", "limits.cpu": "15", "requests.nvidia.com/gpu": "40", "services": "1", "count/pods": "8"}
     used = {"cpu": "250m", "limits.cpu": "0", "requests.nvidia.com/gpu": "9"}
     quota = msgspec.convert({"metadata": {"name": "q"}, "status": {"hard": hard, "used": used}}, Quota)
-    assert room.shortages([quota], pod, 8) == [
+    assert room.shortages([quota], [(pod, 8)]) == [
         "quota q: 8 pods need 4 of cpu, and 3750m of 4 are left",
         "quota q: 8 pods need 16 of limits.cpu, and 15 of 15 are left",
         "quota q: 8 pods need 32 of requests.nvidia.com/gpu, and 31 of 40 are left",
     ]
     scoped = msgspec.convert({"spec": {"scopes": ["BestEffort"]}, "status": {"hard": {"pods": "0"}}}, Quota)
-    assert room.shortages([scoped], pod, 8) == []
+    assert room.shortages([scoped], [(pod, 8)]) == []
 
 
 # ---- events, and the line about pods that start

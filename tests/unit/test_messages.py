@@ -39,6 +39,7 @@ from mesh.protocol.requests import Introduce, Lock
 from mesh.protocol.tables import REQUESTS
 from mesh.remote.events import event_of
 from mesh.remote.following import Following
+from mesh.remote.handover import Handovers
 from tests.scripted import ScriptedBackend, ScriptedChannel, prints
 from tests.specs import spec_of
 from tests.unit.test_session import BEGIN, Recorder, begun
@@ -387,7 +388,7 @@ def following(*told: bytes) -> Following:
     """A client that follows a run whose journal has this."""
     channel = Recorder()
     talk = Following(0, 0, channel)
-    talk.follow(BEGIN, [RANK], {})
+    talk.follow(BEGIN, [RANK], {}, Handovers(place_ranks([Host(name="a", address="a")], (RANK + 1,)), [], {}))
     channel._told = [b"\n%s\n" % talk._marker.encode(), *told]
     return talk
 

@@ -18,8 +18,9 @@ from mesh.core.interfaces import Farewell
 from mesh.protocol.frames import Decoder, encode
 from mesh.protocol.messages import PROTOCOL_VERSION
 from mesh.protocol.requests import RankStart
+from mesh.remote.callbacks import Callbacks
 from mesh.remote.sender import PIECE_BYTES
-from mesh.remote.session import Callbacks, Session
+from mesh.remote.session import Session
 from tests.firsts import first_request
 
 BEGIN = first_request(run="r", remote_dir="~/.mesh")

@@ -48,7 +48,7 @@ def list_journals(question: AskJournals, context: Context) -> Journals:
     """Return the journals of this user's detached runs."""
     found = [journal for place in places_of(context.remote_dir) for journal in journals(machine_directory(place))]
     tapes = [Journal.take({"run": journal.run, "plan": journal.about.plan}, as_it_is) for journal in found]
-    return Journals(tapes=tapes)
+    return Journals(tapes=[tape.replaced(taken=one.about.taken) for tape, one in zip(tapes, found)])
 
 
 def detach(question: Detach, context: Context) -> LeftAlone:

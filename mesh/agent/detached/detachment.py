@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mesh.agent.port import Port
     from mesh.agent.run.group import Group
     from mesh.protocol.first import Begin
+    from mesh.protocol.nodes import Taken
 
 
 class Detachment:
@@ -27,6 +28,7 @@ class Detachment:
         self._port, self._out, self._state, self._group, self._begin = port, out, state, group, begin
         self._lock = lock
         self.about = dict(begin.about)  # the run, as other clients see it
+        self.taken: list[Taken] = []  # ranks that have come from other hosts
         self._journal: Journal | None = None
 
     def hold(self) -> None:
@@ -86,7 +88,7 @@ class Detachment:
             begin = self._begin
             prune(self._state.machine, begin.spool)
             cgroup = self._group.path or cgroups.scope_of(cgroups.own())
-            about = About(about=self.about, plan=begin.plan, boot=boot_id(), cgroup=cgroup)
+            about = About(about=self.about, plan=begin.plan, boot=boot_id(), cgroup=cgroup, taken=self.taken)
             directory = journal_directory(begin.remote_dir, begin.run, begin.node)
             self._journal = Journal(directory, begin.spool, about)
         return self._journal

@@ -14,6 +14,7 @@ from mesh.protocol.messages import encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Union
 
     from mesh.agent.link.journal import Journal
@@ -61,7 +62,7 @@ class Outbox:
         self._journal: Journal | None = None
         self._is_held = False  # the client gets output of ranks, and their ends, only if it does not leave
         self._is_parted = False  # the client gets no more output of ranks
-        self._printed: dict[str, int] = {}  # bytes of each stream so far
+        self._printed: dict[str, int] = {}  # bytes of each stream so far, on all hosts of its rank
         self._rank_facts: list[Message] = []  # starts and ends of ranks, for a journal
         self._recorded: set[int] = set()  # ranks whose end is in the journal
         self._urgent: deque[bytes] = deque()  # these pass the spool and the window
@@ -134,6 +135,11 @@ class Outbox:
             self._spool.add(frame)
         elif message.stream in STREAMS:  # output of prerun is for the client that has prepared the run
             self._journal.add_output(stream, at + len(data), frame)
+
+    def continue_at(self, rank: int, printed: Mapping[str, int]) -> None:
+        """Count the output of a rank from there on: it comes from another host. printed: bytes of each stream"""
+        for name in STREAMS:
+            self._printed[stream_name(rank, name)] = printed.get(name, 0)
 
     def hold(self) -> None:
         """Keep output of ranks, and their ends, for the journal from now on: the client is about to leave."""

@@ -86,6 +86,7 @@ class Moves:
         rank, port, nodes = request.start, self._port, self._ranks.nodes
         if port.is_over:
             return
+        port.continue_output(messages.Taken(rank=rank.rank, attempt=request.attempt, printed=request.printed))
         if port.stops_ranks:  # the order to end has overtaken this one
             ended = answers.Exited(
                 rank=rank.rank, time=time.time(), during="", last=False, oom=False, code=None, signal=signal.SIGTERM

@@ -12,7 +12,7 @@ from mesh.agent.run.rank import start_rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mesh.agent.loop import Loop
     from mesh.agent.port import RanksPort
@@ -30,10 +30,10 @@ IN_CONTAINER = "ranks run in containers here, and the processes of one rank ther
 class Family:
     """The process of a rank and all its descendants, also those whose parents have ended."""
 
-    def __init__(self, rank: Rank) -> None:
-        """rank: its process leads a session"""
+    def __init__(self, rank: Rank, environment: Mapping[bytes, bytes]) -> None:
+        """rank: its process leads a session; environment: that it was started with"""
         self._leader = rank.pid
-        self._mark = b"RANK=%d" % rank.rank
+        self._marks = marks_of(rank.rank, environment)
         self._known: dict[int, int] = {}  # start time by pid
 
     def look(self) -> list[Process]:
@@ -53,9 +53,24 @@ class Family:
         """Return True if a process has the environment of this rank."""
         try:
             with open(f"/proc/{process.pid}/environ", "rb") as file:
-                return self._mark in file.read().split(b"\0")
+                return self._marks <= set(file.read().split(b"\0"))
         except OSError:  # it has ended, or is another user's
             return False
+
+
+def marks_of(rank: int, environment: Mapping[bytes, bytes]) -> set[bytes]:
+    """Return the variables by which the processes of a rank are recognised.
+
+    Launchers within a rank, such as torchrun, set RANK anew for their workers, but not the rank's number for JAX.
+
+    >>> sorted(marks_of(1, {b"RANK": b"1", b"JAX_PROCESS_ID": b"1", b"MESH_RUN_ID": b"r"}))
+    [b'JAX_PROCESS_ID=1', b'MESH_RUN_ID=r']
+    >>> sorted(marks_of(1, {b"RANK": b"1", b"JAX_PROCESS_ID": b"0", b"MESH_RUN_ID": b"r"}))  # set by the user
+    [b'MESH_RUN_ID=r', b'RANK=1']
+    """
+    number = b"%d" % rank
+    own = b"JAX_PROCESS_ID" if environment.get(b"JAX_PROCESS_ID") == number else b"RANK"
+    return {b"MESH_RUN_ID=" + environment.get(b"MESH_RUN_ID", b""), own + b"=" + number}
 
 
 class _Asked:
@@ -119,9 +134,9 @@ class Restarts:
             return "it has ended"
         if self._containers.used():
             return IN_CONTAINER
-        now = time.monotonic()
+        now, environment = time.monotonic(), self._starts[rank.rank][1].environment
         seconds = self._grace if grace is None else grace
-        asked = self._asked[rank.rank] = _Asked(Family(rank), now + seconds, is_leaving)
+        asked = self._asked[rank.rank] = _Asked(Family(rank, environment), now + seconds, is_leaving)
         send_signal(asked.family.look(), signal.SIGTERM if seconds else signal.SIGKILL)
         self._look_at(rank, now)
         return ""

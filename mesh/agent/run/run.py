@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mesh.protocol.first import Begin
     from mesh.protocol.frames import Decoder
     from mesh.protocol.messages import Message
+    from mesh.protocol.nodes import Taken
     from mesh.protocol.requests import Request
 
 FOREVER = float("inf")
@@ -240,6 +241,10 @@ class Run:
 
     def hold_output(self) -> None:
         self._parts.detachment.hold()
+
+    def continue_output(self, taken: Taken) -> None:
+        self._parts.out.continue_at(taken.rank, taken.printed)
+        self._parts.detachment.taken.append(taken)
 
     @property
     def is_detached(self) -> bool:

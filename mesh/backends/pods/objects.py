@@ -175,6 +175,18 @@ class PodEvents(Part, frozen=True, kw_only=True):
     items: tuple[PodEvent, ...] | None = None
 
 
+class ApiResource(Part, frozen=True, kw_only=True):
+    """A kind of objects that a server has."""
+
+    name: str = ""
+
+
+class ApiResources(Part, frozen=True, kw_only=True):
+    """The kinds of one API that a server has."""
+
+    resources: tuple[ApiResource, ...] | None = None
+
+
 class Version(Part, frozen=True, kw_only=True):
     """The version of an API server."""
 

@@ -8,16 +8,31 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from mesh.agent.run.lease import SILENCE_LIMIT_S
 from mesh.core.events import Event, Exited, Lost
 from mesh.core.nodes import Adopted, Kept, MoveAsked, Moving, Released, Restarted, told_end
+from mesh.core.run import Rules
 from mesh.engine.orders import Adopt, Moved, Order, Release, Say, Take, Tell
 from mesh.engine.supervisor.phases import Phase
 from mesh.engine.supervisor.program import ProgramWatch
 from mesh.engine.supervisor.state import State
 
 HOST_LOST = "its host is lost"  # begins the reason, by which other nodes close their links to the host
-LEASES_COUNT = 2  # beats that wait in a broken connection may arrive up to a lease later, and renew it once
 LEASE_MARGIN_S = 10.0  # for SIGKILL to take effect
+
+
+def longest_stay(rules: Rules, return_s: float) -> float:
+    """Return the seconds after which no process can be left on a host that the client has lost.
+
+    return_s: as in ``Moves``
+
+    >>> longest_stay(Rules(lease=60.0, grace=10.0), 5.0), longest_stay(Rules(lease=3.0, grace=1.0), 30.0)
+    (140.0, 59.0)
+    """
+    # A beat that waits in the broken connection may arrive a lease later, and renew it once. An agent whose connection
+    # ends while beats arrive has no lease, but waits for the client to return.
+    renewed = rules.lease + max(rules.lease, SILENCE_LIMIT_S + return_s)
+    return renewed + rules.grace + LEASE_MARGIN_S
 
 
 class _Move(Struct, kw_only=True):
@@ -41,9 +56,9 @@ class _Move(Struct, kw_only=True):
 class Moves:
     """The moves of one run. Without spare hosts no rank moves."""
 
-    def __init__(self, state: State, program: ProgramWatch) -> None:
-        """Start without any."""
-        self._state, self._program = state, program
+    def __init__(self, state: State, program: ProgramWatch, return_s: float) -> None:
+        """Start without any. return_s: seconds that an agent waits for a client whose connection has ended"""
+        self._state, self._program, self._return_s = state, program, return_s
         self._begin = state.placement  # at the start of the run
         self._moving: dict[int, _Move] = {}  # by rank
         self._attempts: dict[int, int] = {}  # of ranks that were started again
@@ -174,7 +189,7 @@ class Moves:
         if to is None or len({self._begin.node(rank) for rank in ranks}) > 1:
             return None
         rules = state.spec.rules
-        wait = 0.0 if event.is_clear else LEASES_COUNT * rules.lease + rules.grace + LEASE_MARGIN_S
+        wait = 0.0 if event.is_clear else longest_stay(rules, self._return_s)
         orders: list[Order] = []
         for rank in ranks:
             before = self._moving.pop(rank, None)

@@ -34,6 +34,7 @@ from mesh.core.events import (
     Tick,
     WorkspaceFailed,
 )
+from mesh.core.interfaces import CLIENT_RETURN_S
 from mesh.core.module import NO_PREPARATION, Applied, Preparation
 from mesh.core.nodes import Adopted, Kept, MoveAsked, ProgramStopped, RankReady, Released, Restarted, Restarting
 from mesh.core.outcome import (
@@ -67,7 +68,14 @@ class Supervisor:
 
     ending_type = Ending  # a subclass may leave the end to the hosts
 
-    def __init__(self, spec: RunSpec, placement: Placement, preparation: Preparation = NO_PREPARATION) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        placement: Placement,
+        preparation: Preparation = NO_PREPARATION,
+        return_s: float = CLIENT_RETURN_S,
+    ) -> None:
+        """return_s: seconds that an agent waits for a client whose connection has ended"""
         self._spec = spec
         self._state = State(spec, placement)
         self._clearing = Clearing(self._state)
@@ -78,7 +86,7 @@ class Supervisor:
         self._skips = Skips(spec.prerun, placement)
         self._hang_watch = HangWatch(self._state)
         self._program = ProgramWatch(self._state)
-        self._moves = Moves(self._state, self._program)
+        self._moves = Moves(self._state, self._program, return_s)
 
     @property
     def done(self) -> bool:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct
 
 from mesh.backends.pods.api import Api, ApiAway, ApiFailed
-from mesh.backends.pods.objects import Nodes, Pod, Quotas, Review, Thing, Version
+from mesh.backends.pods.objects import ApiResources, Nodes, Pod, Quotas, Review, Thing, Version
+from mesh.config.podspec import PodGroup
 from mesh.core.findings import Finding, Verdict, failed, ok, warning
-from mesh.hosts.kubernetes import render, room
+from mesh.hosts.kubernetes import gang, render, room
 from mesh.hosts.kubernetes.render import Made
 
 ASKED_AT_ONCE = 8  # rights
@@ -42,10 +43,10 @@ class Right(Struct, frozen=True, kw_only=True):
         return f"{resource} {self.verb}"
 
 
-def rights_of(*, is_existing: bool) -> list[Right]:
+def rights_of(*, is_existing: bool, gang_kind: str = "") -> list[Right]:
     """Return the rights that mesh needs, those of the Role that it prints."""
     found = []
-    rules = render.role_object(is_existing=is_existing)["rules"]
+    rules = render.role_object(is_existing=is_existing, gang_kind=gang_kind)["rules"]
     assert isinstance(rules, list)
     for rule in rules:
         for resource in rule["resources"]:
@@ -59,9 +60,9 @@ def rights_of(*, is_existing: bool) -> list[Right]:
 class Preflight:
     """The findings of a check that need no pod, up to the first failure."""
 
-    def __init__(self, api: Api, made: Made | None, missing: int = 0) -> None:
-        """made: the pods that mesh makes; None: existing pods. missing: how many pods are still to be made"""
-        self._api, self._made, self._missing = api, made, missing
+    def __init__(self, api: Api, made: Made | None, there: Sequence[Pod] = ()) -> None:
+        """made: the pods that mesh makes; None: existing pods. there: those of them that need not be made any more"""
+        self._api, self._made, self._there = api, made, there
 
     def findings(self) -> list[Finding]:
         """Return the findings in their order."""
@@ -78,11 +79,13 @@ class Preflight:
     def _steps(self) -> Iterator[Finding]:
         finding, minor = self._reached()
         yield finding
+        if (lacking := self._gang()) is not None:
+            yield lacking
         yield self._rights(minor)
         if self._made is not None:
-            pod, finding = self._admitted(self._made)
+            pods, finding = self._admitted(self._made)
             yield finding
-            yield self._room(pod)
+            yield self._room(self._made, pods)
 
     def _reached(self) -> tuple[Finding, int]:
         """Return the finding about the API server, and the second number of its version; 0: unknown."""
@@ -107,8 +110,26 @@ class Preflight:
         second = text.split(".")[1] if text.count(".") >= 2 else ""
         return _with_life(told, api.credentials_end()), int(second) if second.isdecimal() else 0
 
+    def _gang(self) -> Finding | None:
+        """Return the finding about a server that lacks the API of the gang; None: it has it, or there is no gang."""
+        kind = self._made.source.template.gang if self._made is not None else ""
+        if not kind:
+            return None
+        name = gang.GANG_APIS[kind]
+        hint = f"kubectl api-resources --api-group {gang.GROUP}"
+        try:
+            found = self._api.get(f"/apis/{name}", ApiResources).resources or ()
+        except ApiFailed as error:
+            if error.status != 404:
+                return warning("api", f"the API of gang: {kind} cannot be looked for: {error}", hint)
+            found = ()
+        if not any(one.name == gang.RESOURCE for one in found):
+            return failed("api", f"the server has no {gang.RESOURCE} of {name}, which gang: {kind} needs", hint)
+        return None
+
     def _rights(self, minor: int) -> Finding:
-        wanted = rights_of(is_existing=self._made is None)
+        kind = self._made.source.template.gang if self._made is not None else ""
+        wanted = rights_of(is_existing=self._made is None, gang_kind=kind)
         with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
             try:
                 answers = list(pool.map(self._may, wanted))
@@ -119,9 +140,9 @@ class Preflight:
         optional = [one for one in refused if one in OPTIONAL and not (one == CREATE_EXEC and minor >= 35)]
         needed = [one for one in refused if one not in optional]
         namespace = self._api.place.namespace
-        existing = " --existing" if self._made is None else ""
+        options = " --existing" if self._made is None else f" --gang {kind}" if kind else ""
         hint = (
-            f"mesh pods role{existing} > role.yaml\n"
+            f"mesh pods role{options} > role.yaml\n"
             f"{self._api.place.kubectl('apply')} -f role.yaml\n"
             f"{self._api.place.kubectl('create rolebinding mesh')} --role=mesh --user=USER"
         )
@@ -147,26 +168,30 @@ class Preflight:
         }
         return self._api.post(REVIEWS, body, Review).status.allowed
 
-    def _admitted(self, made: Made) -> tuple[Pod, Finding]:
-        """Send a pod as a dry run; return the pod as the server would make it, and the finding."""
-        body = render.pod_object(made, 0, str(uuid.uuid4()))
-        try:
-            pod = self._api.post(self._api.pods, body, Pod, {"dryRun": "All"})
-        except ApiFailed as error:
-            hint = f"mesh pods render {made.cluster}  # the pods that were refused"
-            if DRY_RUN_REFUSED in str(error):
-                return Pod(), warning("admission", f"not checked: {error}", hint)
-            return Pod(), failed("admission", str(error), hint)
-        return pod, ok("admission", "a pod is admitted (dry run)")
+    def _admitted(self, made: Made) -> tuple[list[Pod], Finding]:
+        """Send a pod of each group as a dry run; return the pods as the server would make them, and the finding."""
+        pods, index = list[Pod](), 0
+        for group in made.source.parts:
+            body, index = render.pod_object(made, index, str(uuid.uuid4())), index + group.nodes
+            lead = f"group {group.name}: " * bool(group.name)
+            try:
+                pods.append(self._api.post(self._api.pods, body, Pod, {"dryRun": "All"}))
+            except ApiFailed as error:
+                hint = f"mesh pods render {made.cluster}  # the pods that were refused"
+                if DRY_RUN_REFUSED in str(error):
+                    return [Pod()] * len(made.source.parts), warning("admission", f"not checked: {error}", hint)
+                return [], failed("admission", f"{lead}{error}", hint)
+        what = f"a pod of each of {len(pods)} groups" if made.source.groups else "a pod"
+        return pods, ok("admission", f"{what} is admitted (dry run)")
 
-    def _room(self, pod: Pod) -> Finding:
-        """Return the finding about quotas and nodes. pod: as it was admitted"""
-        assert self._made is not None
-        api, wanted, cluster = self._api, self._made.source.nodes, self._made.cluster
-        told = [f"{wanted - self._missing} of {wanted} pods are there"]
+    def _room(self, made: Made, pods: Sequence[Pod]) -> Finding:
+        """Return the finding about quotas and nodes. pods: of each group one, as it was admitted"""
+        api, source = self._api, made.source
+        missing = [max(0, group.nodes - self._count(group)) for group in source.parts]
+        told = [f"{source.nodes - sum(missing)} of {source.nodes} pods are there"]
         try:
             quotas = api.get(api.path("resourcequotas"), Quotas).items or ()
-            if self._missing and (lines := room.shortages(quotas, pod, self._missing)):
+            if lines := room.shortages(quotas, [one for one in zip(pods, missing, strict=True) if one[1]]):
                 return failed("schedule", "; ".join(lines), api.place.kubectl("describe resourcequota"))
         except ApiFailed:
             told.append("quotas may not be read")
@@ -175,15 +200,21 @@ class Preflight:
         except ApiFailed:
             told.append("nodes may not be read")
         else:
-            count, others = room.fit_of(nodes, pod)
-            told.append(f"{count} of {len(nodes)} nodes could hold a pod" + f" (others: {others})" * bool(others))
-            if self._missing and not count:
+            fits = [room.fit_of(nodes, pod) for pod in pods]
+            for group, (count, others) in zip(source.parts, fits, strict=True):
+                pod = f"a pod of group {group.name}" if group.name else "a pod"
+                told.append(f"{count} of {len(nodes)} nodes could hold {pod}" + f" (others: {others})" * bool(others))
+            if any(wanted and not count for wanted, (count, _) in zip(missing, fits, strict=True)):
                 hint = "kubectl describe nodes  # an autoscaler may add others"
                 return warning("schedule", "; ".join(told), hint)
-        if self._missing:
-            hint = f"mesh up {cluster} && mesh check {cluster}  # makes them, and checks what is in them"
+        if any(missing):
+            hint = f"mesh up {made.cluster} && mesh check {made.cluster}  # makes them, and checks what is in them"
             return warning("schedule", "; ".join(told), hint)
         return ok("schedule", "; ".join(told))
+
+    def _count(self, group: PodGroup) -> int:
+        """Return how many pods of a group are there."""
+        return sum((pod.metadata.labels or {}).get(render.GROUP, "") == group.name for pod in self._there)
 
 
 def _with_life(told: str, end: float) -> Finding:
