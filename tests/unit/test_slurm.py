@@ -455,7 +455,10 @@ def test_a_holder_removes_its_own_file_and_no_other_one(tmp_path: Path) -> None:
     assert not place.exists()
 
 
-@pytest.mark.parametrize("words", [{"output": "some"}, {"options": Options(stdin="some")}, {"options": Options(name="a b")}])
+WRONG = ({"output": "some"}, {"options": Options(stdin="some")}, {"options": Options(name="a b")})
+
+
+@pytest.mark.parametrize("words", WRONG)
 def test_a_wrong_option_is_found_before_an_allocation_is_asked_for(
     slurm: PlayedSlurm, monkeypatch: pytest.MonkeyPatch, words: dict[str, Any]
 ) -> None:
