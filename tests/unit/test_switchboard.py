@@ -34,7 +34,7 @@ from mesh.backends.switchboard.program import pack
 from mesh.backends.switchboard.ways import tcp
 from mesh.core.cluster import Host
 from mesh.core.errors import HostUnreachable
-from mesh.core.interfaces import Farewell
+from mesh.core.interfaces import Channel, Farewell
 from mesh.engine.credentials import make_credentials
 from tests.lab import eventually
 
@@ -322,6 +322,31 @@ def test_a_client_with_another_key_is_unreachable_with_the_reason(played: Played
     backend.close()
     assert isinstance(opened.result, HostUnreachable)
     assert "switchboard did not answer" in str(opened.result)
+
+
+def test_a_switchboard_that_is_not_reached_again_is_why_a_host_is_lost(played: Played, credentials: str) -> None:
+    ways = [tcp(LOOPBACK, played.port)]
+
+    def connect() -> Channel:
+        if ways:
+            return ways.pop()()
+        raise HostUnreachable("cannot connect to login1")
+
+    backend = SwitchboardBackend(connect, credentials, ["a"], node_limit=0.0)
+    list(backend.open([Host(name="a", address="a")], ["true"]))
+    assert backend.why(0) == ""
+    played.close()
+    assert eventually(lambda: unreachable(backend) == "cannot connect to login1")
+    assert backend.why(0) == "the switchboard is out of reach: cannot connect to login1"
+    backend.close()
+
+
+def unreachable(backend: SwitchboardBackend) -> str:
+    try:
+        backend.reopen(0, ["true"])
+    except HostUnreachable as error:
+        return str(error)
+    return ""
 
 
 def test_silent_strangers_are_disconnected_and_keep_nobody_out(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FIRST_CLIENT_S = 60.0  # for the first client, which may look for its allocation every 10 s only
+FIRST_CLIENT_S = 40.0  # for the first client, which may look for its allocation every 10 s only
 IDLE_MIN_S = 5.0  # longer than a node takes to report an agent
 NOTICES_S = (600.0, 60.0)  # before the end
 LOOK_INTERVAL_S = 30.0  # between two looks at the end of the allocation, which may be moved
