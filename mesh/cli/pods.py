@@ -11,7 +11,7 @@ from mesh.cli.speech import columns, say, show
 from mesh.config.settings import given_command
 from mesh.core.errors import UsageError
 
-family("pods", GROUP, "Show pods of Kubernetes, and what they need.")
+family("pods", GROUP, "Show pods of Kubernetes, and give users a place for them.")
 
 
 @command(

@@ -13,6 +13,7 @@ from mesh.backends.pods import state
 from mesh.backends.pods.api import Api, ApiAway, ApiFailed
 from mesh.backends.pods.objects import Meta, Pod
 from mesh.config.podspec import MadePods
+from mesh.config.userspaces import pod_home, with_home
 from mesh.core.cluster import DEFAULT_REMOTE_DIR, Cluster, PodPlace
 from mesh.core.errors import NoHosts, UsageError
 from mesh.core.findings import Finding, failed
@@ -45,7 +46,7 @@ class MadePodSource:
                 return _there(cluster, api, maker, purpose)
             remove_ended(api, user_here(), PodsRecords(os.environ))
             uid, pods = maker.ensure()
-            return _with_pods(cluster, api, uid, pods)
+            return with_pods(cluster, api, uid, pods)
 
     def check(self, cluster: Cluster) -> Sequence[Finding]:
         api, maker = maker_of(cluster, StatusLine())
@@ -70,13 +71,13 @@ def _there(cluster: Cluster, api: Api, maker: Maker, purpose: Purpose) -> Cluste
         return _refreshed(cluster, pods)
     if purpose is Purpose.PLAN and not pods:
         planned = [_planned(maker.made, index) for index in range(maker.made.source.nodes)]
-        return replace(_with_pods(cluster, api, "", []), hosts=in_groups(planned, all_hosts(planned)))
+        return replace(with_pods(cluster, api, "", []), hosts=in_groups(planned, all_hosts(planned)))
     jobs = maker.job_pods() if purpose is Purpose.ASK else []
     if jobs:
-        return _with_pods(cluster, api, root.metadata.uid if root else "", [*pods, *jobs], with_jobs=True)
+        return with_pods(cluster, api, root.metadata.uid if root else "", [*pods, *jobs], with_jobs=True)
     if root is None or not pods:
         raise NoHosts(f"{cluster.name} has no pods", hint=f"mesh up {cluster.name}")
-    found = _with_pods(cluster, api, root.metadata.uid, pods)
+    found = with_pods(cluster, api, root.metadata.uid, pods)
     if purpose in (Purpose.CHECK, Purpose.PLAN):
         return replace(found, hosts=in_groups(pods, all_hosts(pods)))
     if not found.hosts:
@@ -115,6 +116,7 @@ def maker_of(cluster: Cluster, notify: StatusLine, until: float = 0.0) -> tuple[
         raise UsageError(f"{cluster.name}: remote_dir has no meaning beside source:", hint="leave one of them out")
     place = PodPlace(context=source.context, namespace=source.namespace, container=render.CONTAINER)
     api = api_of(place, source.place)
+    source = with_home(source, pod_home(os.environ))
     made = Made(cluster=cluster.name, user=user_here(), source=source, python=cluster.python, until=until)
     return api, Maker(api, made, PodsRecords(os.environ), notify, warn=_report)
 
@@ -135,11 +137,14 @@ def make(cluster: Cluster, notify: StatusLine, until: float, *, adopts: bool = F
             f"{cluster.name}: its pods are there, and end after {record.hold:g} s without a run",
             hint=f"mesh down {cluster.name} && mesh up {cluster.name}",
         )
-    return _with_pods(cluster, api, uid, pods), record
+    return with_pods(cluster, api, uid, pods), record
 
 
-def _with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod], *, with_jobs: bool = False) -> Cluster:
-    """Return a cluster with pods as hosts. with_jobs: some of them belong to declared jobs"""
+def with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod], *, with_jobs: bool = False) -> Cluster:
+    """Return a cluster with those of its pods that run as hosts.
+
+    uid: of their root; with_jobs: some of them belong to declared jobs
+    """
     described = cluster.source
     assert isinstance(described, MadePods)
     is_large = described.nodes >= described.switchboard_from and not with_jobs
