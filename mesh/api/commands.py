@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from mesh.api import retrying
 from mesh.api.choosing import (
     check_name,
     check_time,
@@ -54,6 +55,7 @@ def run(
     look: Look = PLAIN,
     typed: Typed | None = None,
     on_event: OnEvent | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> RunResult:
     """Run a command on every rank of a cluster, with the working directory there.
 
@@ -68,10 +70,10 @@ def run(
     typed: the command line that the user typed, for messages with a line to paste; None: they have none
     on_event: called with each event of mesh.core.events, in a thread of its own; if it raises, the run ends on all
     hosts, and then the error is raised here
+    say: called with a line before each further attempt, with ``retries`` of options; the result is the last attempt's
     Raises UsageError for wrong arguments or files; whatever goes wrong later is in the result. In the main thread,
     SIGINT, SIGTERM and SIGHUP end the run as they do for the command line; in another one signals are the caller's.
     """
-    found, spec = _run_spec(command, cluster, options, clusters_file, is_quiet=quiet or look.terse)
     showing = Showing(
         output=output,
         label=label,
@@ -82,8 +84,14 @@ def run(
         stdin_notice=options.stdin_notice,
         typed=typed,
     )
-    listener = Listener(on_event) if on_event else None
-    return _run(found, spec, showing, options, listener)
+
+    def start(attempt: int) -> RunResult:
+        found, spec = _run_spec(command, cluster, options, clusters_file, is_quiet=quiet or look.terse)
+        listener = Listener(on_event) if on_event else None
+        return _run(found, retrying.with_attempt(spec, attempt), showing, options, listener)
+
+    retrying.check_retries(options, cluster, clusters_file, os.environ)
+    return retrying.attempts(start, options, say)
 
 
 def _run(
@@ -169,6 +177,7 @@ def _exec_spec(
     if any(given.values()):
         told = ", ".join(f"--{name}" for name, is_given in given.items() if is_given)
         raise UsageError(f"mesh exec syncs nothing, runs no prerun and takes no lock: {told} is for mesh run")
+    retrying.refuse_retries(options, "mesh exec")
     found = choose_cluster(cluster, options, clusters_file, is_quiet=is_quiet)
     check_name(options.name, clusters_file)
     spec = make_spec(project_here(), options, _words(command, options))
@@ -197,6 +206,7 @@ def stream(
     quiet: print nothing, as the events have it all; the rest as with ``run``
     The run is in a thread of its own, so that signals are the caller's.
     """
+    retrying.refuse_retries(options, "a stream of events")
     found, spec = (_run_spec if sync else _exec_spec)(command, cluster, options, clusters_file, is_quiet=quiet)
     showing = Showing(output=output, quiet=quiet)
 

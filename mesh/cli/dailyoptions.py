@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-from mesh.cli.option import COMMAND, HOSTS, OUTPUT, WHICH_RUN, AnyOption, Option, switch
-from mesh.config.settings import read_number
+from mesh.cli.option import COMMAND, ENDS, HOSTS, OUTPUT, WHICH_RUN, AnyOption, Option, switch
+from mesh.config.settings import read_number, read_retries, read_statuses
 
 FAILED = switch("failed", ("again",), HOSTS, "only on the hosts that have failed")
 EDIT = switch("edit", ("again",), COMMAND, "change the command line in $VISUAL or $EDITOR first")
+
+RETRIES = Option(
+    "retries",
+    ("run",),
+    ENDS,
+    "N",
+    "try again up to N times, each time as a run of its own",
+    read_retries,
+    0,
+    field="retries",
+)
+RETRY_ON: Option[tuple[int, ...]] = Option(
+    "retry-on",
+    ("run",),
+    ENDS,
+    "STATUS,...",
+    "with --retries: after these exit statuses (default: 76, a host was lost)",
+    read_statuses,
+    (),
+    field="retry_on",
+)
 
 ALL_LOGS = switch("all", ("logs",), WHICH_RUN, "every run of this machine, the oldest first; no host is asked")
 

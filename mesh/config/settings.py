@@ -82,6 +82,8 @@ class Options(RuleOptions, frozen=True, kw_only=True):
     stacks_on_timeout: bool = False  # show all stacks before the timeout ends the run
     hang_watch: float | None = None  # without output, after which stacks are taken (300 on a terminal, else 0: never)
     detach: bool = False  # leave once the ranks have started: the hosts keep the run by themselves
+    retries: int = 0  # how often the command may be tried again
+    retry_on: tuple[int, ...] = ()  # exit statuses after which it is; (): RETRY_STATUSES
     name: str = ""  # of the run, for every command that takes a run
     tags: tuple[str, ...] = ()  # of the run
 
@@ -171,6 +173,23 @@ def read_number(place: str, text: str) -> int | None:
     if text and not (text.isascii() and text.isdecimal()):
         raise UsageError(f"{place}: expected a number, found {text!r}")
     return int(text) if text else None
+
+
+def read_retries(place: str, text: str) -> int:
+    """Read how often a command may be tried again. Raises UsageError that names its place."""
+    return read_number(place, text) or 0
+
+
+def read_statuses(place: str, text: str) -> tuple[int, ...]:
+    """Read exit statuses of failures, as 76,124. Raises UsageError that names its place.
+
+    >>> read_statuses("--retry-on", "76,1")
+    (76, 1)
+    """
+    words = text.split(",")
+    if not all(word.isascii() and word.isdecimal() and 1 <= int(word) <= 255 for word in words):
+        raise UsageError(f"{place}: expected exit statuses from 1 to 255, as 76,124, found {text!r}")
+    return tuple(map(int, words))
 
 
 def read_flag(place: str, text: str) -> bool | None:
