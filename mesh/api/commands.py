@@ -55,7 +55,7 @@ def run(
     look: Look = PLAIN,
     typed: Typed | None = None,
     on_event: OnEvent | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> RunResult:
     """Run a command on every rank of a cluster, with the working directory there.
 
@@ -70,7 +70,7 @@ def run(
     typed: the command line that the user typed, for messages with a line to paste; None: they have none
     on_event: called with each event of mesh.core.events, in a thread of its own; if it raises, the run ends on all
     hosts, and then the error is raised here
-    say: called with a line before each further attempt, with ``retries`` of options; the result is the last attempt's
+    report: called with a line before each further attempt of ``retries``; the result is that of the last one
     Raises UsageError for wrong arguments or files; whatever goes wrong later is in the result. In the main thread,
     SIGINT, SIGTERM and SIGHUP end the run as they do for the command line; in another one signals are the caller's.
     """
@@ -91,7 +91,7 @@ def run(
         return _run(found, retrying.with_attempt(spec, attempt), showing, options, listener)
 
     retrying.check_retries(options, cluster, clusters_file, os.environ)
-    return retrying.attempts(start, options, say)
+    return retrying.attempts(start, options, report)
 
 
 def _run(

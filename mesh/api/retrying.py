@@ -50,15 +50,15 @@ def may_retry(result: RunResult, statuses: Sequence[int]) -> bool:
     return not is_over and result.exit_code in (statuses or RETRY_STATUSES)
 
 
-def attempts(start: Callable[[int], RunResult], options: Options, say: Callable[[str], None]) -> RunResult:
+def attempts(start: Callable[[int], RunResult], options: Options, report: Callable[[str], None]) -> RunResult:
     """Start a run, and start it again as often as it may; return the result of the last attempt.
 
-    start: runs the attempt of a number, from 0; say: called with a line before each further attempt
+    start: runs the attempt of a number, from 0; report: called with a line before each further attempt
     """
     attempt = 0
     result = start(attempt)
     while attempt < options.retries and may_retry(result, options.retry_on):
         attempt += 1
-        say(f"run {result.run} ended with {result.exit_code}: starting attempt {attempt} of {options.retries}")
+        report(f"run {result.run} ended with {result.exit_code}: starting attempt {attempt} of {options.retries}")
         result = start(attempt)
     return result

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mesh.cli.option import COMMAND, ENDS, HOSTS, OUTPUT, WHICH_RUN, AnyOption, Option, switch
-from mesh.config.settings import read_number, read_retries, read_statuses
+from mesh.config.retries import read_retries, read_statuses
+from mesh.config.settings import read_number
 
 FAILED = switch("failed", ("again",), HOSTS, "only on the hosts that have failed")
 EDIT = switch("edit", ("again",), COMMAND, "change the command line in $VISUAL or $EDITOR first")

@@ -36,7 +36,7 @@ GROUP = "Run"
 def run(given: Given) -> int:
     """Run a command on every rank, in a copy of this directory."""
     silent = given.look().terse or given[o.JSON]
-    return _start(given, partial(api.run, say=(lambda text: None) if silent else say))
+    return _start(given, partial(api.run, report=(lambda text: None) if silent else say))
 
 
 @command(

@@ -109,14 +109,14 @@ SELECT = (
 STARTS = ("run", "exec")
 WITH_PROMPT = (*STARTS, "repl")
 NAMES_RUN = ("attach", "detach", "signal", "restart", "stop", "logs", "stacks")
-READS_RUN = (*NAMES_RUN, "report")  # the others ask hosts as well
-SHOWS = ("run", "exec", "attach", "logs", "job attach", "job logs")
-NARRATES = (*STARTS, "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
+READS_RUN = (*NAMES_RUN, "report", "replay")  # the others ask hosts as well
+SHOWS = ("run", "exec", "replay", "attach", "logs", "job attach", "job logs")
+NARRATES = (*STARTS, "replay", "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
 MAKES_HOSTS = ("up", "down")
 SHOWS_PODS = ("pods show", "pods render")
 NAMES_CLUSTER = ("ps", "pull", *MAKES_HOSTS, *SHOWS_PODS)  # commands that have no default cluster
 TAKES_CLUSTERS_FILE = (
-    *(*SELECT, *NAMES_RUN, "ssh", "config", "clusters"),
+    *(*SELECT, *NAMES_RUN, "replay", "ssh", "config", "clusters"),
     *(*MAKES_HOSTS, *SHOWS_PODS, "job submit", "jobman create"),
 )
 READS_LOGS = ("logs", "job logs")
@@ -195,7 +195,7 @@ MASTER_PORT = Option(
 )
 ENV: Option[Mapping[str, str]] = Option(
     "env",
-    (*WITH_PROMPT, "again"),
+    (*WITH_PROMPT, "again", "replay"),
     RANKS,
     "NAME=VALUE",
     "a variable for every rank; repeatable",
@@ -256,7 +256,9 @@ COLOR = text(
 )
 QUIET = switch("quiet", NARRATES, OUTPUT, "show output and errors alone", short="-q")
 VERBOSE = switch("verbose", NARRATES, OUTPUT, "show each step of all hosts with its time", short="-v")
-JSON = switch("json", (*STARTS, "setup", "push", "pull", "attach", "mad"), OUTPUT, "print events as JSON lines")
+JSON = switch(
+    "json", (*STARTS, "replay", "setup", "push", "pull", "attach", "mad"), OUTPUT, "print events as JSON lines"
+)
 JSON_LIST = switch(
     "json", ("check", "ps", "top", "clean", "clusters", "stacks", "config"), OUTPUT, "print what was found as JSON"
 )

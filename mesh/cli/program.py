@@ -23,6 +23,7 @@ from mesh.cli import (  # noqa: F401
     pages,
     pods,
     repl,
+    replay,
     runs,
     serve,
     shells,

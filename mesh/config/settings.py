@@ -175,23 +175,6 @@ def read_number(place: str, text: str) -> int | None:
     return int(text) if text else None
 
 
-def read_retries(place: str, text: str) -> int:
-    """Read how often a command may be tried again. Raises UsageError that names its place."""
-    return read_number(place, text) or 0
-
-
-def read_statuses(place: str, text: str) -> tuple[int, ...]:
-    """Read exit statuses of failures, as 76,124. Raises UsageError that names its place.
-
-    >>> read_statuses("--retry-on", "76,1")
-    (76, 1)
-    """
-    words = text.split(",")
-    if not all(word.isascii() and word.isdecimal() and 1 <= int(word) <= 255 for word in words):
-        raise UsageError(f"{place}: expected exit statuses from 1 to 255, as 76,124, found {text!r}")
-    return tuple(map(int, words))
-
-
 def read_flag(place: str, text: str) -> bool | None:
     """true or false, as absl's flags take them; None for "". Raises UsageError that names its place."""
     if not text:
@@ -249,6 +232,7 @@ def run_spec(project: Project, options: Options, command: Sequence[str], run: st
         rules=replace(rules, **{name: getattr(options, name) for name in RuleOptions.__struct_fields__}),
         ignore=project.ignore,
         include_git=project.include_git,
+        keep_tree=project.keep_tree,
         prerun=project.prerun,
         force=options.prerun,
         launcher=launcher,
