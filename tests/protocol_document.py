@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from mesh.protocol import answers, control, first, journal, pulling, questions, requests, tables
+from mesh.protocol import answers, control, first, forwarding, journal, pulling, questions, requests, tables
 from mesh.protocol.coding import dumps
 from mesh.protocol.messages import PROTOCOL_VERSION, Message, Table
 from mesh.protocol.records import Record, Row
@@ -71,6 +71,11 @@ SECTIONS: tuple[tuple[str, str, tuple[Table[Message], ...]], ...] = (
         "Control socket",
         "From a process of the same user to an agent: one object in one packet, without a frame.",
         (control.AT_CONTROL_SOCKET,),
+    ),
+    (
+        "Forwarding",
+        "Between a client and a forwarder, which connects streams to ports of its host.",
+        (forwarding.OF_STREAMS,),
     ),
     ("Peers", "Between the agents of a detached run.", (control.FROM_PEER,)),
 )

@@ -11,7 +11,7 @@ from mesh.agent.control.channel import bring_channel
 from mesh.agent.process import cgroups
 from mesh.agent.process.spawning import close_inherited
 from mesh.agent.run.run import Run
-from mesh.protocol.first import FIRST, Begin, Channel, Follow, Reach
+from mesh.protocol.first import FIRST, Begin, Channel, Follow, Forward, Reach
 from mesh.protocol.frames import Decoder, FrameError
 from mesh.protocol.tables import REQUESTS
 
@@ -27,7 +27,7 @@ READ_BYTES = 1 << 16
 
 
 def main(before: bytes, guardian: Guardian) -> None:
-    """Read the first message, answer with its marker, and begin a run, or bring it a channel, a journal or a node.
+    """Read the first message, answer with its marker, and begin a run, or bring its client what it asks for.
 
     before: the part of the first requests that was read already
     """
@@ -59,6 +59,10 @@ def main(before: bytes, guardian: Guardian) -> None:
         from mesh.agent.nodes.reaching import reach
 
         reach(first)
+    elif isinstance(first, Forward):
+        from mesh.agent.forward.forwarding import forward
+
+        forward(first)
 
 
 def _begin(

@@ -68,8 +68,7 @@ def run(
     quiet: print nothing at all; the run directory has everything
     look: colours, and how many lines of mesh's own
     typed: the command line that the user typed, for messages with a line to paste; None: they have none
-    on_event: called with each event of mesh.core.events, in a thread of its own; if it raises, the run ends on all
-    hosts, and then the error is raised here
+    on_event: called with each event of mesh.core.events, in a thread of its own; its error ends the run, and is raised
     report: called with a line before each further attempt of ``retries``; the result is that of the last one
     Raises UsageError for wrong arguments or files; whatever goes wrong later is in the result. In the main thread,
     SIGINT, SIGTERM and SIGHUP end the run as they do for the command line; in another one signals are the caller's.
@@ -105,7 +104,8 @@ def _run(
 ) -> RunResult:
     """Run it. is_run: with the modules and notifications of the project"""
     if not is_run:
-        return run_on(cluster, spec, showing, check_first=options.check, listener=listener)
+        beside = Beside(forward=options.forward)
+        return run_on(cluster, spec, showing, check_first=options.check, listener=listener, beside=beside)
     project = project_here()
     spec, preparation = preparation_of(spec, cluster, project.modules.descriptions)
     return run_on(
@@ -114,7 +114,7 @@ def _run(
         showing,
         check_first=options.check,
         listener=listener,
-        beside=Beside(notify=project.notify, preparation=preparation),
+        beside=Beside(notify=project.notify, preparation=preparation, forward=options.forward),
     )
 
 

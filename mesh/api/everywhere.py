@@ -34,7 +34,7 @@ CONNECT_LIMIT_S = 4.0  # for TCP alone: the message then names TCP as the step t
 PARALLEL_HOSTS = 32  # that are reached at a time in each cluster; as backends/ssh/ahead.py has it
 JOIN_TIMEOUT_S = 5.0  # for a thread to end after its backend was closed
 
-OnAnswer = Callable[[str, object], object]  # is called with the name of a host and its answer
+OnAnswer = Callable[[Host, object], object]  # is called with a host and its answer
 
 
 def ask_everywhere(clusters: Sequence[Cluster], question: Question, on_answer: OnAnswer) -> list[str]:
@@ -218,7 +218,7 @@ class _Answers:
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Answered):
-            self._on_answer(self._hosts[event.node].name, event.answer)
+            self._on_answer(self._hosts[event.node], event.answer)
 
     def idle(self) -> None: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +25,7 @@ from mesh.config.mad import CLUSTER as MAD
 from mesh.config.project import Project
 from mesh.config.settings import Options, patient
 from mesh.core.amounts import ago
-from mesh.core.cluster import Cluster, place_ranks
+from mesh.core.cluster import Cluster, Host, place_ranks
 from mesh.core.errors import MeshError, NoHosts, UsageError
 from mesh.core.naming import RUN_ID, NamedRun, ambiguous, the_one
 from mesh.core.outcome import Cause
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from mesh.engine.inquiry import Inquiry, Questions
 
 DEFAULTS = Options()
+RUNNING = "running"  # the state of an agent that sends none
 NAMES_SHOWN = 8  # hosts in one message
 STOP_TIMEOUT_S = 3600.0  # seconds for the answer of a host that ends runs: each of them has its own grace
 
@@ -59,6 +61,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...]  # HOST:PATH of the devices that it holds
     name: str = ""  # that its owner has given it
     tags: tuple[str, ...] = ()  # likewise
+    groups: Mapping[str, Mapping[str, int]] = {}  # of pods, where they are in groups: their hosts by state
 
 
 class Answers(Struct, frozen=True, kw_only=True):
@@ -98,7 +101,7 @@ def ps(
             inquiry = ask(found, question)
             failures += told_failures(found, inquiry)
             for node, answer in inquiry.replies(Runs).items():
-                gathering.take(found.hosts[node].name, answer)
+                gathering.take(found.hosts[node], answer)
     else:
         from mesh.api.everywhere import ask_everywhere
 
@@ -111,7 +114,7 @@ def runs_on(cluster: Cluster) -> Answers:
     gathering = _Gathering(lambda lines: None)
     inquiry = ask(cluster, Question(message=AskRuns()), quiet=True)
     for node, answer in inquiry.replies(Runs).items():
-        gathering.take(cluster.hosts[node].name, answer)
+        gathering.take(cluster.hosts[node], answer)
     return Answers(runs=gathering.end(), failures=tuple(told_failures(cluster, inquiry)))
 
 
@@ -286,7 +289,7 @@ class _Gathered:
 
     def __init__(self) -> None:
         self.about = Owner()
-        self.agents: dict[int, tuple[str, Run]] = {}  # host and state there, by node
+        self.agents: dict[int, tuple[Host, Run]] = {}  # host and state there, by node
         self.orphans: list[tuple[str, str]] = []  # host and process
 
     @property
@@ -304,7 +307,7 @@ class _Gathering:
         self._gathered: dict[str, _Gathered] = {}
         self._shown: set[str] = set()
 
-    def take(self, host: str, answer: object) -> None:
+    def take(self, host: Host, answer: object) -> None:
         """Add the answer of one host; a machine may have several names, and send the same answer again."""
         if not isinstance(answer, Runs):
             return
@@ -314,7 +317,7 @@ class _Gathering:
                 run.about = one.about
             run.agents.setdefault(one.node, (host, one))
         for orphan in answer.orphans:
-            self._of(orphan.run).orphans.append((host, orphan.told))
+            self._of(orphan.run).orphans.append((host.name, orphan.told))
         self._show_new([one.run for one in answer.runs if self._of(one.run).is_complete])
 
     def end(self) -> tuple[RunLine, ...]:
@@ -340,22 +343,28 @@ def _line(run: str, found: _Gathered) -> RunLine:
     about, orphans = found.about, found.orphans
     agents = [found.agents[node] for node in sorted(found.agents)]
     # An agent of another version of mesh may send no state.
-    states = dict.fromkeys([*(one.state or "running" for _, one in agents), *("orphaned" for _ in orphans)])
+    states = dict.fromkeys([*(one.state or RUNNING for _, one in agents), *("orphaned" for _ in orphans)])
     return RunLine(
         run=run,
         cluster=about.cluster,
         owner=f"{about.user}@{about.machine}" if about.user else "",
         command=about.command or "; ".join(dict.fromkeys(line for _, line in orphans)),
         since=about.since or 0.0,
-        hosts=tuple(dict.fromkeys([*(host for host, _ in agents), *(host for host, _ in orphans)])),
+        hosts=tuple(dict.fromkeys([*(host.name for host, _ in agents), *(host for host, _ in orphans)])),
         ranks=sum(not rank.ended for _, one in agents for rank in one.ranks),
         state=",".join(states),
         attached=any(one.attached for _, one in agents),
         detached=any(one.detached for _, one in agents),
-        devices=tuple(f"{host}:{device}" for host, one in agents for device in one.devices),
+        groups=_by_group(agents),
+        devices=tuple(f"{host.name}:{device}" for host, one in agents for device in one.devices),
         name=about.name,
         tags=tuple(about.tags),
     )
+
+
+def _by_group(agents: Sequence[tuple[Host, Run]]) -> dict[str, dict[str, int]]:
+    names = dict.fromkeys(host.group for host, _ in agents if host.group)
+    return {name: Counter(one.state or RUNNING for host, one in agents if host.group == name) for name in names}
 
 
 def _only_one(name: str, clusters: Sequence[Cluster]) -> str:

@@ -6,6 +6,7 @@ import calendar
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import yaml
@@ -86,10 +87,10 @@ def _shown(api: Api, cluster: Cluster, host: str, width: int) -> list[str]:
     place = f"namespace {api.place.namespace}" + f" of context {api.place.context}" * bool(api.place.context)
     if not pods:
         return [f"{name}: no pods in {place}", *map(_root_line, roots)]
-    chosen = [(number, pod) for number, pod in enumerate(pods) if host in ("", pod.name, str(number))]
+    chosen = [(number, pod) for number, pod in enumerate(pods) if host in ("", pod.name, str(number), _host(pod))]
     if not chosen:
         raise UsageError(f"{name}: there is no pod {host!r}", hint=f"it has {', '.join(pod.name for pod in pods)}")
-    lines = [f"{name}: {len(pods)} pods in {place}", *map(_root_line, roots)]
+    lines = [f"{name}: {len(pods)} pods in {place}", *_group_lines(pods), *map(_root_line, roots)]
     container = cluster.source.container if isinstance(cluster.source, ExistingPods) else render.CONTAINER
     ill = [pod for _, pod in chosen if not state.runs(pod, container) or state.is_over(pod)]
     events = {pod.name: events_of(api, pod) for _, pod in chosen if host or pod in ill}
@@ -113,8 +114,14 @@ def _named(name: str, clusters_file: str) -> Cluster:
 def _made_pods(api: Api, name: str) -> tuple[Sequence[Pod], Sequence[Thing]]:
     """Return this user's existing pods of a cluster, and their roots, made on any machine."""
     query = {"labelSelector": f"{render.CLUSTER}={render.safe(name)},{render.USER}={render.safe(user_here())}"}
-    pods = in_order(api.get(api.pods, Pods, query).items or (), "name")
+    pods = sorted(api.get(api.pods, Pods, query).items or (), key=_place)
     return pods, api.get(api.path("configmaps"), Things, query).items or ()
+
+
+def _place(pod: Pod) -> tuple[str, int]:
+    """Return the root of a pod, and its index there."""
+    labels = pod.metadata.labels or {}
+    return labels.get(render.ROOT, ""), int(labels.get(render.INDEX, "0"))
 
 
 def _root_line(root: Thing) -> str:
@@ -123,10 +130,28 @@ def _root_line(root: Thing) -> str:
     return f"ConfigMap {meta.name}, from {_age(meta.creation_timestamp or '')}{whose}"
 
 
+def _host(pod: Pod) -> str:
+    """Return the name of the host that a pod of a group is; that of the pod for others."""
+    return (pod.metadata.labels or {}).get(render.HOST, pod.name)
+
+
+def _group_lines(pods: Sequence[Pod]) -> Iterator[str]:
+    """Yield a line for each group of pods, with how many of them are in each phase."""
+    groups: dict[str, Counter[str]] = {}
+    for pod in pods:
+        if group := (pod.metadata.labels or {}).get(render.GROUP):
+            groups.setdefault(group, Counter())[_phase(pod)] += 1
+    for group, phases in groups.items():
+        yield f"{group}: {', '.join(f'{count} {phase}' for phase, count in phases.items())}"
+
+
+def _phase(pod: Pod) -> str:
+    return "Terminating" if pod.metadata.deletion_timestamp else pod.status.phase
+
+
 def _row(number: int, pod: Pod, text: str) -> list[str]:
     age = _age(pod.metadata.creation_timestamp or "")
-    phase = "Terminating" if pod.metadata.deletion_timestamp else pod.status.phase
-    return [str(number), pod.name, phase, pod.spec.node_name or "-", age, text]
+    return [str(number), pod.name, _phase(pod), pod.spec.node_name or "-", age, text]
 
 
 def _conditions(pod: Pod, *, is_whole: bool) -> Iterator[str]:

@@ -21,6 +21,7 @@ from mesh.core.run import AUTO, Kind, RunSpec
 from mesh.rundir.results import RunResult, run_result
 
 if TYPE_CHECKING:
+    from mesh.core.forwarding import Forwarded
     from mesh.engine.relaying import Relay
 
 OnEvent = Callable[[Event], object]
@@ -71,6 +72,7 @@ class Beside(Struct, frozen=True, kw_only=True):
     notify: tuple[Notification, ...] = ()  # sent at the end
     preparation: Preparation = NO_PREPARATION  # of the hosts, by modules
     payloads: Mapping[str, bytes] = {}
+    forward: tuple[Forwarded, ...] = ()  # ports of the hosts that this machine reaches meanwhile
     relayed: Callable[[Relay], object] = lambda relay: None  # called with the relay to the nodes, before the start
 
 
@@ -101,6 +103,7 @@ def run_on(
         notify=beside.notify,
         preparation=preparation,
         payloads=beside.payloads,
+        forward=beside.forward,
         relayed=beside.relayed,
     )
     if listener is not None:

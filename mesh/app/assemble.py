@@ -27,9 +27,11 @@ from mesh.core.run import RunSpec
 from mesh.hosts.sources import forget_wrong_hosts
 
 if TYPE_CHECKING:
+    from mesh.app.during import DuringRun
     from mesh.backends.ssh.passwords import Passwords
     from mesh.core.events import Event, Stream
-    from mesh.core.interfaces import Sink
+    from mesh.core.forwarding import Forwarded
+    from mesh.core.interfaces import Backend, Sink
     from mesh.core.masking import Secrets
     from mesh.core.nodes import Arrived
     from mesh.core.pull import Destination
@@ -76,6 +78,7 @@ class Parts(Struct, frozen=True, kw_only=True):
     uses_kept: bool = False  # agents may wait on the hosts already, and wait there for the next command
     carrier: Carrier | None = None  # None: the one that the cluster names
     payloads: Mapping[str, bytes] = {}
+    forward: tuple[Forwarded, ...] = ()  # ports of the hosts that this machine reaches during the run
     relayed: Callable[[Relay], object] = lambda relay: None  # called with the relay to the nodes, before the start
     # Called with a function that ends the run as a signal does (its number), from any thread.
     started: Callable[[Callable[[int], None]], object] = lambda interrupt: None
@@ -148,7 +151,19 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
         preparation=parts.preparation,
     )
     sinks = [*([store] if store else ()), *shown, *parts.sinks]
-    return Assembled(parts, Launcher(run, sinks), screen, store, passwords, kept)
+    during = _during(parts, lambda: carrier.open(cluster, means)) if parts.forward else None
+    launcher = Launcher(run, [*sinks, *([during] if during else ())])
+    if during:
+        during.notify = launcher.notice
+    assembled = Assembled(parts, launcher, screen, store, passwords, kept)
+    assembled.during = during
+    return assembled
+
+
+def _during(parts: Parts, opened: Callable[[], Backend]) -> DuringRun:
+    from mesh.app.during import DuringRun
+
+    return DuringRun(parts.cluster, parts.forward, parts.spec.run, opened)
 
 
 class Assembled:
@@ -163,6 +178,7 @@ class Assembled:
         passwords: Passwords,
         kept: KeptBackend | None,
     ) -> None:
+        self.during: DuringRun | None = None
         self.launcher, self.store = launcher, store
         self.placement = placed(parts.spec, parts.cluster)
         self._parts, self._screen, self._passwords, self._kept = parts, screen, passwords, kept
@@ -185,6 +201,8 @@ class Assembled:
         try:
             outcome = self.launcher.run(conclude)
         finally:
+            if self.during:
+                self.during.end()
             self._passwords.close()
         self.placement = self.placement.moved(outcome.moved)
         forget_wrong_hosts(parts.cluster, outcome)

@@ -151,13 +151,13 @@ def _open_pods(cluster: Cluster, means: Means) -> Backend:
 def _pods_shell(cluster: Cluster, host: Host, words: Sequence[str]) -> list[str]:
     from mesh.backends.pods.terminal import terminal_argv
 
-    return terminal_argv(cluster.pods, host.name, words)
+    return terminal_argv(cluster.pods, host.pod or host.name, words)
 
 
 def _pods_described(cluster: Cluster, host: Host) -> str:
     place = cluster.pods
     container = f" -c {shlex.quote(place.container)}" if place.container else ""
-    return f"{place.kubectl('exec')} {host.name}{container}"
+    return f"{place.kubectl('exec')} {host.pod or host.name}{container}"
 
 
 # ---- slurm

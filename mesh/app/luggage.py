@@ -49,8 +49,10 @@ class WorkspaceLuggage:
         asks_git = spec.has_command and not spec.as_is
         with asked_git(spec.workspace) if asks_git else contextlib.nullcontext(GitState) as state:
             self._list()
-            self._git = state()
-            self.env: Mapping[str, str] = self._git.variables  # for the ranks
+            found = state()
+            self.env: Mapping[str, str] = found.variables  # for the ranks
+        if self._directory is not None and found.has_changes:
+            files.callback(trees.begin_diff(self._directory, spec.workspace).close)
         for skipped in self._prepared.skipped:
             self._say(f"not sent: {skipped}")
         for notice in (*self._prepared.notices, *self._env_files_sent()):
@@ -132,8 +134,6 @@ class WorkspaceLuggage:
         if self._directory is None or not self._spec.has_command:
             return
         trees.write_manifest(self._directory, self._cache, manifest)
-        if self._git.has_changes:
-            self._files.callback(trees.begin_diff(self._directory, self._spec.workspace).close)
         if self._spec.keep_tree:
             trees.link_kept(self._directory, manifest.tree)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from mesh.cli.option import COMMAND, ENDS, HOSTS, OUTPUT, WHICH_RUN, AnyOption, Option, switch
+from operator import add
+
+from mesh.cli.option import COMMAND, ENDS, HOSTS, OTHER, OUTPUT, WHICH_RUN, AnyOption, Option, switch, text
+from mesh.config.forwarding import read_forwarded
 from mesh.config.retries import read_retries, read_statuses
 from mesh.config.settings import read_number
+from mesh.core.forwarding import Forwarded
 
 FAILED = switch("failed", ("again",), HOSTS, "only on the hosts that have failed")
 EDIT = switch("edit", ("again",), COMMAND, "change the command line in $VISUAL or $EDITOR first")
@@ -41,5 +45,24 @@ AFTER = _lines("after-context", "with --grep: so many lines after a match too", 
 BEFORE = _lines("before-context", "with --grep: so many lines before a match too", "-B")
 AROUND = _lines("context", "with --grep: so many lines before and after it", "-C")
 DIFF = switch("diff", ("exec",), OUTPUT, "show only how the output of ranks differs from that of most")
+
+SOCKET = text("socket", ("forward",), OTHER, "PATH", "listen at a Unix socket of your own instead of a port")
+
+
+def _read_forward(flag: str, given: str) -> tuple[Forwarded, ...]:
+    return (read_forwarded(flag, given),)
+
+
+FORWARD: Option[tuple[Forwarded, ...]] = Option(
+    "forward",
+    ("run", "exec"),
+    OTHER,
+    "[LOCAL:]PORT",
+    "reach this port of the hosts here, during the run; repeatable",
+    _read_forward,
+    (),
+    joined=add,
+    field="forward",
+)
 
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]

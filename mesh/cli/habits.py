@@ -21,6 +21,7 @@ ELSEWHERE = {
     "status htop queue squeue jobs info who": ("ps",),
     "tail follow": ("logs -f",),
     "log output cat less print": ("logs",),
+    "port-forward tunnel proxy": ("forward pod:0 6006",),
     "shell login connect sh slogin": ("ssh pod:0",),
     "doctor diagnose ping preflight health verify": ("check pod",),
     "list ls show": ("clusters", "ps", "runs"),

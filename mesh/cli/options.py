@@ -94,18 +94,10 @@ def _as_tag(flag: str, text: str) -> tuple[str, ...]:
     return (read_name(flag, text),)
 
 
-SELECT = (
-    "run",
-    "exec",
-    "repl",
-    "setup",
-    "push",
-    "pull",
-    "check",
-    "ps",
-    "top",
-    "clean",
-)  # commands that pick hosts of a cluster
+SELECT = (  # commands that pick hosts of a cluster
+    *("run", "exec", "repl", "setup", "push", "pull", "check"),
+    *("ps", "top", "clean", "forward"),
+)
 STARTS = ("run", "exec")
 WITH_PROMPT = (*STARTS, "repl")
 NAMES_RUN = ("attach", "detach", "signal", "restart", "stop", "logs", "stacks")
@@ -114,7 +106,7 @@ SHOWS = ("run", "exec", "replay", "attach", "logs", "job attach", "job logs")
 NARRATES = (*STARTS, "replay", "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
 MAKES_HOSTS = ("up", "down")
 SHOWS_PODS = ("pods show", "pods render")
-NAMES_CLUSTER = ("ps", "pull", *MAKES_HOSTS, *SHOWS_PODS)  # commands that have no default cluster
+NAMES_CLUSTER = ("ps", "pull", "forward", *MAKES_HOSTS, *SHOWS_PODS)  # commands that have no default cluster
 TAKES_CLUSTERS_FILE = (
     *(*SELECT, *NAMES_RUN, "replay", "ssh", "config", "clusters"),
     *(*MAKES_HOSTS, *SHOWS_PODS, "job submit", "jobman create"),

@@ -11,6 +11,7 @@ from mesh import __version__
 from mesh.cli import (  # noqa: F401
     again,
     execution,
+    forwarding,
     inspection,
     jobbilling,
     jobs,

@@ -77,8 +77,8 @@ def read(cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, proble
         if other in cluster:
             problems.add(cluster[other][0], f"{name}.{other}", f"has no meaning beside {KEY}:")
     written = [str(key.value) for key, _ in node.value] if isinstance(node, MappingNode) else []
-    if "image" in written and "selector" not in written:
-        section = Section(node, where, MADE_KEYS, problems, "a mapping with image:")
+    if {"image", "groups"} & {*written} and "selector" not in written:
+        section = Section(node, where, MADE_KEYS, problems, "a mapping with image: or groups:")
         return read_made(section, problems.place(node, where))
     section = Section(node, where, EXISTING_KEYS, problems, "a mapping with selector: or image:")
     selector = section.text("selector", EXPECTED_SELECTOR)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 from yaml.constructor import SafeConstructor
 from yaml.nodes import MappingNode, Node, SequenceNode
 
+from mesh.config import yamlfile
 from mesh.config.section import Section
 from mesh.core.cluster import Source
 
@@ -36,6 +38,24 @@ MADE_KEYS = (
     "annotations",
     "env",
     "pod",
+    "groups",
+)
+# Keys of a group of pods. Each replaces that of the cluster.
+GROUP_KEYS = (
+    "nodes",
+    "image",
+    "resources",
+    "node_selector",
+    "tolerations",
+    "volumes",
+    "shm",
+    "service_account",
+    "priority_class",
+    "image_pull_secrets",
+    "labels",
+    "annotations",
+    "env",
+    "pod",
 )
 PODS_MAX = 1024
 DEFAULT_HOLD_S = 600.0
@@ -46,10 +66,14 @@ GANGS = ("none", VOLCANO)
 VOLUME_KINDS = ("claim", "host_path", "empty_dir", "secret", "config_map", "nfs")
 VOLUME_KEYS = (*VOLUME_KINDS, "path", "read_only")
 NAME_CHARACTERS = 63
+GROUP_NAME_CHARACTERS = 40
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 EXPECTED_NAME = f"a name of at most {NAME_CHARACTERS} small letters, digits and dashes"
+EXPECTED_GROUP_NAME = f"a name of at most {GROUP_NAME_CHARACTERS} small letters, digits and dashes"
 _QUANTITY = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")
 _LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
+EXPECTED_IMAGE = "an image, as team/train:3"
+EXPECTED_GROUPS = "groups of pods by their names, as actor: {nodes: 8}"
 EXPECTED_LABEL = f"at most {NAME_CHARACTERS} letters, digits, dashes, dots and underscores"
 EXPECTED_QUANTITY = "a quantity, as 16, 500m or 64Gi"
 Plain = Mapping[str, object]
@@ -85,13 +109,22 @@ class PodTemplate(Struct, frozen=True, kw_only=True):
     pod: Plain = {}  # fields of a pod spec, merged last
 
 
+class PodGroup(Struct, frozen=True, kw_only=True):
+    """Pods of a cluster that are made alike."""
+
+    template: PodTemplate
+    nodes: int = 1
+    name: str = ""  # "": the cluster has no groups
+
+
 class MadePods(Source, frozen=True, kw_only=True):
     """Pods that mesh makes when a command needs them."""
 
     backend: ClassVar[str] = "pods"
 
-    template: PodTemplate
-    nodes: int = 1
+    template: PodTemplate  # of pods without a group
+    nodes: int = 1  # in all groups
+    groups: tuple[PodGroup, ...] = ()  # in the order of their pods; (): all pods are alike
     context: str = ""  # as in Pods
     namespace: str = ""
     hold: float = DEFAULT_HOLD_S  # seconds that idle pods wait for the next command
@@ -99,35 +132,39 @@ class MadePods(Source, frozen=True, kw_only=True):
     switchboard_from: int = DEFAULT_SWITCHBOARD_FROM  # pods, from which on a switchboard carries their streams
     place: str = ""  # as in Pods
 
+    @property
+    def parts(self) -> tuple[PodGroup, ...]:
+        """The groups; one without a name where there are none."""
+        return self.groups or (PodGroup(template=self.template, nodes=self.nodes),)
+
+    @property
+    def images(self) -> str:
+        """The images of all pods, for people."""
+        return ", ".join(dict.fromkeys(group.template.image for group in self.parts))
+
+    def group_at(self, index: int) -> tuple[PodGroup, int]:
+        """Return the group of a pod, and the pod's index within it. index: among all pods, 0 .. nodes - 1
+
+        >>> actors, learner = (PodGroup(template=PodTemplate(image="x"), nodes=n, name=f"g{n}") for n in (8, 1))
+        >>> found = MadePods(template=PodTemplate(image="x"), nodes=9, groups=(actors, learner)).group_at(8)
+        >>> found[0].name, found[1]
+        ('g1', 0)
+        """
+        if not self.groups:
+            return self.parts[0], index
+        for group in self.groups:
+            if index < group.nodes:
+                return group, index
+            index -= group.nodes
+        raise IndexError(index)
+
 
 def read_made(section: Section, place: str = "") -> MadePods:
     """Read the keys of pods that mesh makes. The result is valid only without problems. place: of the section"""
-    image = section.text("image", "an image, as team/train:3")
-    if any(character.isspace() for character in image) or not image:
-        section.unexpected("image", "an image, as team/train:3")
-    requests, limits = _resources(section)
-    shm = section.text("shm", EXPECTED_QUANTITY)
-    if shm and not _QUANTITY.fullmatch(shm):
-        section.unexpected("shm", EXPECTED_QUANTITY)
-    gang = _gang(section)
-    template = PodTemplate(
-        image=image,
-        requests=requests,
-        limits=limits,
-        node_selector=_labels(section, "node_selector"),
-        tolerations=_mappings(section, "tolerations"),
-        volumes=_volumes(section),
-        shm=shm,
-        service_account=section.text("service_account", "the name of a service account"),
-        priority_class=section.text("priority_class", "the name of a priority class"),
-        image_pull_secrets=section.texts("image_pull_secrets", "a list of names of Secrets"),
-        labels=_labels(section, "labels"),
-        annotations=section.environment("annotations"),
-        env=section.environment("env"),
-        gang=gang,
-        queue=name_of(section, "queue"),
-        pod=_mapping(section, "pod"),
-    )
+    template = _template(section, PodTemplate(image=""))
+    groups = _groups(section, template)
+    if not groups and not template.image:
+        section.unexpected("image", EXPECTED_IMAGE)
     hold = section.seconds("hold", DEFAULT_HOLD_S)
     start = section.seconds("start_timeout", DEFAULT_START_S)
     for key, value in (("hold", hold), ("start_timeout", start)):
@@ -135,7 +172,8 @@ def read_made(section: Section, place: str = "") -> MadePods:
             section.unexpected(key, "a time, as 10m")
     return MadePods(
         template=template,
-        nodes=section.integer("nodes", 1, 1, PODS_MAX),
+        nodes=sum(group.nodes for group in groups) or section.integer("nodes", 1, 1, PODS_MAX),
+        groups=groups,
         context=section.text("context", "a context of kubeconfig"),
         namespace=name_of(section, "namespace"),
         hold=hold,
@@ -145,15 +183,64 @@ def read_made(section: Section, place: str = "") -> MadePods:
     )
 
 
-def _gang(section: Section) -> str:
+def _groups(section: Section, like: PodTemplate) -> tuple[PodGroup, ...]:
+    """Return the groups of pods. like: the template of the cluster"""
+    if "groups" not in section:
+        return ()
+    node, where = section.node("groups"), section.where("groups")
+    found = []
+    for name, (key, value) in yamlfile.mapping(node, where, section.problems, EXPECTED_GROUPS).items():
+        if len(name) > GROUP_NAME_CHARACTERS or not _NAME.fullmatch(name):
+            section.problems.unexpected(key, where, EXPECTED_GROUP_NAME)
+        own = Section(value, f"{where}.{name}", GROUP_KEYS, section.problems, "a mapping, as {nodes: 8}")
+        template = _template(own, like)
+        if not template.image:
+            section.problems.add(key, f"{where}.{name}", "expected image:, in the group or beside groups:")
+        found.append(PodGroup(name=name, nodes=own.integer("nodes", 1, 1, PODS_MAX), template=template))
+    if not found and isinstance(node, MappingNode):
+        section.unexpected("groups", EXPECTED_GROUPS)
+    if "nodes" in section:
+        section.add("nodes", "has no meaning beside groups:")
+    if (count := sum(group.nodes for group in found)) > PODS_MAX:
+        section.add("groups", f"expected at most {PODS_MAX} pods in all, found {count}")
+    return tuple(found)
+
+
+def _template(section: Section, like: PodTemplate) -> PodTemplate:
+    """Return the template with the keys of a section. like: has the values of all others"""
+    found = {key: reader(section, key) for key, reader in _READERS.items() if key in section}
+    if "resources" in section:
+        found["requests"], found["limits"] = _resources(section)
+    return replace(like, **found)
+
+
+def _image(section: Section, key: str) -> str:
+    found = section.text(key, EXPECTED_IMAGE)
+    if any(character.isspace() for character in found) or not found:
+        section.unexpected(key, EXPECTED_IMAGE)
+    return found
+
+
+def _shm(section: Section, key: str) -> str:
+    found = section.text(key, EXPECTED_QUANTITY)
+    if found and not _QUANTITY.fullmatch(found):
+        section.unexpected(key, EXPECTED_QUANTITY)
+    return found
+
+
+def _gang(section: Section, key: str) -> str:
     """Return the kind of gang, "" for none."""
     expected = " or ".join(GANGS)
-    found = section.text("gang", expected)
+    found = section.text(key, expected)
     if found and found not in GANGS:
-        section.unexpected("gang", expected)
-    if "queue" in section and found in ("", "none"):
-        section.add("queue", f"has no meaning without gang: {VOLCANO}")
+        section.unexpected(key, expected)
     return "" if found == "none" else found
+
+
+def _queue(section: Section, key: str) -> str:
+    if "gang" not in section or section.node("gang").value == "none":
+        section.add(key, f"has no meaning without gang: {VOLCANO}")
+    return name_of(section, key)
 
 
 def is_name(text: str) -> bool:
@@ -240,15 +327,33 @@ def _quantities(section: Section, found: object) -> Mapping[str, str]:
     return {str(name): str(value) for name, value in found.items()}
 
 
-def _volumes(section: Section) -> tuple[Volume, ...]:
+def _volumes(section: Section, key: str) -> tuple[Volume, ...]:
     volumes = []
-    for one in _mappings(section, "volumes"):
+    for one in _mappings(section, key):
         kinds = [kind for kind in VOLUME_KINDS if kind in one]
         path = str(one.get("path", ""))
         if len(kinds) != 1 or not path.startswith("/") or one.keys() - set(VOLUME_KEYS):
-            section.unexpected("volumes", f"one of {', '.join(VOLUME_KINDS)} each, and path: /...")
+            section.unexpected(key, f"one of {', '.join(VOLUME_KINDS)} each, and path: /...")
             return ()
         volumes.append(
             Volume(kind=kinds[0], value=str(one[kinds[0]] or ""), path=path, read_only=one.get("read_only") is True)
         )
     return tuple(volumes)
+
+
+_READERS: Mapping[str, Callable[[Section, str], object]] = {
+    "image": _image,
+    "node_selector": _labels,
+    "tolerations": _mappings,
+    "volumes": _volumes,
+    "shm": _shm,
+    "service_account": lambda section, key: section.text(key, "the name of a service account"),
+    "priority_class": lambda section, key: section.text(key, "the name of a priority class"),
+    "image_pull_secrets": lambda section, key: section.texts(key, "a list of names of Secrets"),
+    "labels": _labels,
+    "annotations": lambda section, key: section.environment(key),
+    "env": lambda section, key: section.environment(key),
+    "gang": _gang,
+    "queue": _queue,
+    "pod": _mapping,
+}

@@ -287,7 +287,11 @@ def made_pods_schema() -> Schema:
         "env": about("variables of the container", values),
         "pod": about("more fields of the pod spec, merged last", fields),
     }
-    return keyed(podspec.MADE_KEYS, shapes, ["image"])
+    group = keyed(podspec.GROUP_KEYS, shapes)
+    names = matching(f"[a-z0-9]([-a-z0-9]{{0,{podspec.GROUP_NAME_CHARACTERS - 2}}}[a-z0-9])?")
+    groups: Schema = {"type": "object", "minProperties": 1, "propertyNames": names, "additionalProperties": group}
+    shapes["groups"] = about("pods that are made in several ways, by group; a key replaces that beside groups:", groups)
+    return {**keyed(podspec.MADE_KEYS, shapes), "anyOf": [{"required": ["image"]}, {"required": ["groups"]}]}
 
 
 def slurm_schema() -> Schema:

@@ -16,6 +16,7 @@ from mesh.config.roles import Role
 from mesh.config.variables import rank_variables
 from mesh.core.cluster import LONGEST_KEEP, Cluster
 from mesh.core.errors import UsageError
+from mesh.core.forwarding import Forwarded
 from mesh.core.naming import LAST, is_name
 from mesh.core.run import (
     AUTO,
@@ -86,6 +87,7 @@ class Options(RuleOptions, frozen=True, kw_only=True):
     retry_on: tuple[int, ...] = ()  # exit statuses after which it is; (): RETRY_STATUSES
     name: str = ""  # of the run, for every command that takes a run
     tags: tuple[str, ...] = ()  # of the run
+    forward: tuple[Forwarded, ...] = ()  # ports of the hosts that this machine reaches during the run
 
     def checked(self) -> Options:
         """Return these options. Raises UsageError where two of them contradict each other."""
@@ -104,6 +106,9 @@ class Options(RuleOptions, frozen=True, kw_only=True):
         if self.detach and self.stdin != "none":
             hint = "leave out -i or --stdin"
             raise UsageError("--detach leaves, so that there is no standard input to give", hint=hint)
+        if self.detach and self.forward:
+            hint = "mesh forward CLUSTER PORT"
+            raise UsageError("--forward needs a client that is there, and --detach leaves", hint=hint)
         return self
 
 

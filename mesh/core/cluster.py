@@ -34,9 +34,19 @@ class Host(Struct, frozen=True, kw_only=True):
     remote_dir: str = ""  # mesh's directory there; "": the cluster's
     internal_ip: str = ""  # the address by which the other hosts reach it; "": `address`
     proxy_command: str = ""  # carries connections to it, as in ssh_config; "": ssh_config's
+    pod: str = ""  # its pod, with backend "pods", where pods are in groups; "": the pod of its name
     key_alias: str = ""  # its name in known_hosts; "": ssh_config's, else its address
     slice_index: int = -1  # its index in its slice, where its source numbers hosts; -1: it does not
     hints: Mapping[str, str] = field(default_factory=dict)  # what to try, by the step of connecting that failed
+
+    @property
+    def group(self) -> str:
+        """The group of its pod; "" where pods are in none.
+
+        >>> Host(name="actor-7", address="", pod="mesh-gpus-ana-0a1b2-actor-7").group
+        'actor'
+        """
+        return self.name.rpartition("-")[0] if self.pod else ""
 
 
 class PodPlace(Struct, frozen=True, kw_only=True):

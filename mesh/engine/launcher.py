@@ -123,6 +123,10 @@ class Launcher:
         """End the run as a signal of the user does. From any thread, also before ``run``; after it without effect."""
         self._inbox.interrupt(Interrupted(time=time.time(), signal=number))
 
+    def notice(self, text: str) -> None:
+        """Show a line of ours. From any thread, during ``run``."""
+        self._inbox.post_urgent(Notice(time=time.time(), text=text))
+
     # ---- the thread of ``run``
 
     def _drive(self) -> None:

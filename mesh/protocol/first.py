@@ -101,9 +101,13 @@ class Reach(First, name="reach"):
     wants: str = field(word("calls", "result", "plan"))
 
 
+class Forward(First, name="forward"):
+    """Has the process connect streams of the client to ports of its host's loopback, until the client leaves."""
+
+
 class Program(Message, name="agent", sender=CLIENT, data_bytes=PROGRAM_BYTES):
     """Carries the agent's program, for a host that lacks it; the starter reads it."""
 
 
-FIRST: Table[First] = Table(Begin, Channel, Follow, Reach)
+FIRST: Table[First] = Table(Begin, Channel, Follow, Reach, Forward)
 AT_START: Table[Message] = Table(Program)

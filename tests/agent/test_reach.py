@@ -94,9 +94,9 @@ def test_own_addresses() -> None:
 
 def test_what_hangs_costs_no_more_than_its_time() -> None:
     before = own_children()
-    found = run_parallel({"hangs": signal.pause, "writes": lambda: "y" * 200_000}, 0.5)
-    assert found == {"hangs": {"error": "no answer within 0.5 s", "hint": "", "late": True}, "writes": "y" * 200_000}
+    found = run_parallel({"hangs": signal.pause, "writes": lambda: "y" * 200_000}, 3)
     reap(before)
+    assert found == {"hangs": {"error": "no answer within 3 s", "hint": "", "late": True}, "writes": "y" * 200_000}
 
 
 def test_what_a_path_is(tmp_path: Path) -> None:

@@ -343,7 +343,7 @@ def test_signals_go_to_those_who_have_a_handler_for_them(home: Home) -> None:
 
 
 def test_hosts_keep_the_time_by_themselves(home: Home) -> None:
-    run = left(home, "--timeout", "0.5", "local:2", "sh", "-c", "echo up; exec sleep 1000")
+    run = left(home, "--timeout", "3", "local:2", "sh", "-c", "echo up; exec sleep 1000")
     assert eventually(lambda: run not in home.mesh("ps", "local").out.decode(), 30.0)
     done = home.mesh("attach", run)
     assert (done.status, done.lines) == (124, ["[0] up", "[1] up"])

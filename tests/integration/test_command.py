@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -79,9 +80,10 @@ def test_a_lost_agent_is_named(entered: Home, lab: Lab) -> None:
     assert process.stdout is not None
     for _ in range(2):
         process.stdout.readline()
-    for pid, command in lab.hosts[1].processes():
-        if is_agent(command):
-            os.kill(pid, 9)
+    agents = [pid for pid, command in lab.hosts[1].processes() if is_agent(command)]
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # none reports how another ended
+        for pid in agents:
+            os.kill(pid, number)
     _, err = process.communicate(timeout=90)
     assert process.returncode == 76, err
     assert f"host {lab.hosts[1].pid}".encode() in err

@@ -31,6 +31,7 @@ pytestmark = [
 ]
 STUBBORN = f"trap '' TERM; (exec {SLEEP}) & exec {SLEEP}"  # two processes
 GPU = "mesh.test/gpu"
+ROLES = {"actor": "[0-1]", "learner": "0"}
 
 
 def have_ended(kube: Cluster) -> bool:
@@ -81,6 +82,32 @@ def test_pods_are_used_again_with_an_edit_and_deleted_by_their_root(home: Home, 
     # `kubectl delete configmap` sends the same request. The cluster then deletes what belongs to the ConfigMap.
     kube.ask("DELETE", kube.path("configmaps", roots(kube)[0]))
     assert eventually(lambda: not kube.phases(), PATIENT_S), kube.phases()
+
+
+def test_groups_of_pods_have_their_own_roles_and_states(home: Home, kube: Cluster) -> None:
+    home.clusters(made(0, "env: {KIND: many}", "groups: {actor: {nodes: 2}, learner: {env: {KIND: one}}}", hold="5m"))
+    up = home.mesh("up", "gpus", within=PATIENT_S)
+    assert up.status == 0, up.err
+    actor, learner = (f"{word}@{word}-{hosts}: echo $KIND; exec {SLEEP}" for word, hosts in ROLES.items())
+    started = home.mesh("run", "-d", "--role", actor, "--role", learner, "gpus", within=PATIENT_S)
+    assert started.status == 0, started.err
+    run = started.out.decode().strip()
+    assert eventually(lambda: len(kube.processes(SLEEP)) == 3, PATIENT_S)
+    (line,) = json.loads(home.mesh("ps", "--json", "gpus", within=PATIENT_S).out)
+    assert line["groups"] == {"actor": {"running": 2}, "learner": {"running": 1}}
+    shown = home.mesh("pods", "show", "gpus", "learner-0", within=PATIENT_S).out.decode()
+    assert "actor: 2 Running\nlearner: 1 Running\n" in shown
+    assert home.mesh("stop", run, within=PATIENT_S).status == 0
+    logged = sorted(line.split() for line in home.mesh("logs", run).lines)
+    assert logged == [["[actor/0]", "many"], ["[actor/1]", "many"], ["[learner/0]", "one"]]
+    done = home.mesh("exec", "--hosts", "actor-1,learner-0", "gpus", "hostname", within=PATIENT_S)
+    assert done.lines == ["[0] actor-1", "[1] learner-0"], done.err
+    assert home.mesh("ssh", "gpus:actor-1", "--", "hostname").out == b"actor-1\n"
+    found = checked(home, "gpus", 0)
+    assert [*found] == ["actor-0", "actor-1", "learner-0"]
+    assert found["actor-0"]["admission"] == ("ok", "a pod of each of 2 groups is admitted (dry run)")
+    assert home.mesh("down", "gpus", within=PATIENT_S).status == 0
+    assert (kube.phases(), roots(kube)) == ({}, [])
 
 
 def test_pods_that_are_there_are_chosen_by_label(home: Home, kube: Cluster) -> None:

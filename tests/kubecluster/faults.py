@@ -50,8 +50,8 @@ HOGS = "os.path.exists"  # is in the command line of what waits for its file
 
 
 def made(nodes: int, *more: str, image: str = images.PYTHON, hold: str = "2s", name: str = "gpus") -> str:
-    """Return a cluster of pods that mesh makes. more: lines below ``kubernetes:``"""
-    lines = [f"image: {image}", f"nodes: {nodes}", f"hold: {hold}", "start_timeout: 120s", *more]
+    """Return a cluster of pods that mesh makes. nodes: 0 where groups have them; more: lines below ``kubernetes:``"""
+    lines = [f"image: {image}", *[f"nodes: {nodes}"] * bool(nodes), f"hold: {hold}", "start_timeout: 120s", *more]
     return f"{name}:\n  kubernetes:\n" + "".join(f"    {line}\n" for line in lines)
 
 

@@ -241,13 +241,13 @@ def test_quotas_count_requests_and_limits() -> None:
     hard = {"cpu": "4", "limits.cpu": "15", "requests.nvidia.com/gpu": "40", "services": "1", "count/pods": "8"}
     used = {"cpu": "250m", "limits.cpu": "0", "requests.nvidia.com/gpu": "9"}
     quota = msgspec.convert({"metadata": {"name": "q"}, "status": {"hard": hard, "used": used}}, Quota)
-    assert room.shortages([quota], pod, 8) == [
+    assert room.shortages([quota], [(pod, 8)]) == [
         "quota q: 8 pods need 4 of cpu, and 3750m of 4 are left",
         "quota q: 8 pods need 16 of limits.cpu, and 15 of 15 are left",
         "quota q: 8 pods need 32 of requests.nvidia.com/gpu, and 31 of 40 are left",
     ]
     scoped = msgspec.convert({"spec": {"scopes": ["BestEffort"]}, "status": {"hard": {"pods": "0"}}}, Quota)
-    assert room.shortages([scoped], pod, 8) == []
+    assert room.shortages([scoped], [(pod, 8)]) == []
 
 
 # ---- events, and the line about pods that start

@@ -41,6 +41,11 @@ class PodStream(Channel, Protocol):
         """Release it, once no thread uses it."""
 
 
+def pod_of(host: Host) -> str:
+    """Return the name of the pod that is a host."""
+    return host.pod or host.name
+
+
 class PodsBackend:
     """Opens channels to agents in the pods of one place."""
 
@@ -90,7 +95,7 @@ class PodsBackend:
             return error
 
     def reopen(self, node: int, argv: Sequence[str]) -> PodStream:
-        name = self._hosts[node].name
+        name = pod_of(self._hosts[node])
         pod = None if self._gone.get(name) else self._ask(name, REOPEN_TIMEOUT_S)
         if gone := self._gone.get(name):
             raise HostUnreachable(gone, step=state.SCHEDULE, is_final=True)
@@ -99,7 +104,7 @@ class PodsBackend:
         return self._exec(node, argv)
 
     def _exec(self, node: int, argv: Sequence[str]) -> PodStream:
-        name = self._hosts[node].name
+        name = pod_of(self._hosts[node])
         assert self._api is not None
         if self._is_over.is_set():
             raise HostUnreachable("the run has ended")
@@ -136,7 +141,7 @@ class PodsBackend:
         return HostUnreachable(f"pod {name}: {error}", hint=error.hint, step=state.SCHEDULE)
 
     def explain(self, node: int, end: NoAgent) -> HostUnreachable:
-        name = self._hosts[node].name
+        name = pod_of(self._hosts[node])
         if why := self._why(name):
             return HostUnreachable(f"pod {name}: {why}", step=state.SCHEDULE, is_final=bool(self._gone.get(name)))
         last = last_line(end.stderr or end.banner)
@@ -150,7 +155,7 @@ class PodsBackend:
         return HostUnreachable(message + f": {last}" * bool(last), hint=f"try `{shell}`", step=state.PYTHON)
 
     def why(self, node: int) -> str:
-        name = self._hosts[node].name
+        name = pod_of(self._hosts[node])
         if (why := self._why(name) or self._away) or self._api is None:
             return why
         with self._has_lost:
@@ -200,7 +205,7 @@ class PodsBackend:
         listed = {one.name: one for one in found.items or ()}
         for pod in listed.values():
             self._note(pod)
-        for name in [host.name for host in self._hosts if host.name in self._uids and host.name not in listed]:
+        for name in [one for one in map(pod_of, self._hosts) if one in self._uids and one not in listed]:
             self._ask(name, LOOK_TIMEOUT_S)  # it is gone, or has other labels now
         return found.metadata.resource_version
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from mesh.backends.pods.backend import PodsBackend, PodStream
+from mesh.backends.pods.backend import PodsBackend, PodStream, pod_of
 from mesh.backends.pods.channel import ExecChannel
 from mesh.backends.switchboard.backend import WINDOW_BYTES, WINDOWS_BYTES
 from mesh.backends.switchboard.line import Line
@@ -68,7 +68,7 @@ class SwitchedPods(PodsBackend):
                 return self._line
             if self._is_over.is_set() or time.monotonic() < self._failed_at + RETRY_INTERVAL_S:
                 return None
-            link = super()._start(self._hosts[0].name, [self._python, "-I", "-S", PROGRAM, "pods-board"])
+            link = super()._start(pod_of(self._hosts[0]), [self._python, "-I", "-S", PROGRAM, "pods-board"])
             assert isinstance(link, ExecChannel)
             self._links.append((None, link))
             try:
@@ -77,7 +77,7 @@ class SwitchedPods(PodsBackend):
                 line.wait_welcome()
             except (ChannelClosed, HostUnreachable, ValueError, LookupError) as error:
                 self._failed_at = time.monotonic()
-                self._notify(f"no switchboard in pod {self._hosts[0].name} ({one_line(str(error))})")
+                self._notify(f"no switchboard in pod {pod_of(self._hosts[0])} ({one_line(str(error))})")
                 return None
             self._line = line
             return line
@@ -87,7 +87,7 @@ class SwitchedPods(PodsBackend):
         clock = threading.Timer(ANSWER_TIMEOUT_S, link.cut)
         clock.start()
         try:
-            nodes = {host.name: host.internal_ip or host.address for host in self._hosts}
+            nodes = {pod_of(host): host.internal_ip or host.address for host in self._hosts}
             link.send(json.dumps({"nodes": nodes}).encode() + b"\n")
             answer = b""
             while not answer.endswith(b"\n") and len(answer) < ANSWER_BYTES:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from mesh.backends.pods import state
 from mesh.backends.pods.objects import Meta as Meta
 from mesh.backends.pods.objects import Pod, PodEvent
+from mesh.config.podspec import PodGroup
 from mesh.core.cluster import Host, PodPlace
 from mesh.core.errors import MeshError, UsageError
+from mesh.hosts.kubernetes.render import GROUP, HOST
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"
@@ -80,12 +84,34 @@ def hosts_of(
             f"{len(waiting)} of {len(pods)} pods do not run: {shown}{more}",
             hint=f"{place.kubectl('describe pod')} {waiting[0].name}",
         )
-    return tuple(Host(name=pod.name, address=pod.status.pod_ip) for pod in pods if state.runs(pod, container))
+    return all_hosts([pod for pod in pods if state.runs(pod, container)])
 
 
 def all_hosts(pods: Sequence[Pod]) -> tuple[Host, ...]:
     """Return all pods as hosts, also those that do not run."""
     return tuple(Host(name=pod.name, address=pod.status.pod_ip) for pod in pods)
+
+
+def in_groups(pods: Sequence[Pod], hosts: Sequence[Host]) -> tuple[Host, ...]:
+    """Return hosts with the names that pods of groups have in their cluster. pods: among them those of the hosts
+
+    >>> pods = [Pod(metadata=Meta(name="mesh-gpus-ana-0a1b2-actor-3", labels={"mesh/host": "actor-3"}))]
+    >>> [(host.name, host.pod) for host in in_groups(pods, all_hosts(pods))]
+    [('actor-3', 'mesh-gpus-ana-0a1b2-actor-3')]
+    """
+    names = {pod.name: name for pod in pods if (name := (pod.metadata.labels or {}).get(HOST))}
+    return tuple(replace(one, name=names[one.name], pod=one.name) if one.name in names else one for one in hosts)
+
+
+def counted_groups(groups: Sequence[PodGroup], running: Sequence[Pod]) -> str:
+    """Return how many pods of each group run, for people; "" where there are no groups.
+
+    >>> groups = [PodGroup(name=name, nodes=nodes, template=None) for name, nodes in (("actor", 8), ("learner", 1))]
+    >>> counted_groups(groups, [Pod(metadata=Meta(labels={"mesh/group": "actor"}))])
+    'actor 1 of 8, learner 0 of 1'
+    """
+    names = [(pod.metadata.labels or {}).get(GROUP, "") for pod in running]
+    return ", ".join(f"{one.name} {names.count(one.name)} of {one.nodes}" for one in groups if one.name)
 
 
 def _not_running(pod: Pod, events: Sequence[PodEvent], container: str) -> str:

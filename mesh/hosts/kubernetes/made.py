@@ -19,7 +19,7 @@ from mesh.core.findings import Finding, failed
 from mesh.core.statusline import StatusLine
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.kubernetes import render
-from mesh.hosts.kubernetes.choice import all_hosts, hosts_of
+from mesh.hosts.kubernetes.choice import all_hosts, counted_groups, hosts_of, in_groups
 from mesh.hosts.kubernetes.clearing import remove_ended
 from mesh.hosts.kubernetes.making import Maker, NotOurs
 from mesh.hosts.kubernetes.preflight import Preflight
@@ -69,16 +69,20 @@ def _there(cluster: Cluster, api: Api, maker: Maker, purpose: Purpose) -> Cluste
             maker.forget(recorded)
         return _refreshed(cluster, pods)
     if purpose is Purpose.PLAN and not pods:
-        planned = [Pod(metadata=Meta(name=f"{maker.made.root_name}-{n}")) for n in range(maker.made.source.nodes)]
-        return replace(_with_pods(cluster, api, "", []), hosts=all_hosts(planned))
+        planned = [_planned(maker.made, index) for index in range(maker.made.source.nodes)]
+        return replace(_with_pods(cluster, api, "", []), hosts=in_groups(planned, all_hosts(planned)))
     if root is None or not pods:
         raise NoHosts(f"{cluster.name} has no pods", hint=f"mesh up {cluster.name}")
     found = _with_pods(cluster, api, root.metadata.uid, pods)
     if purpose in (Purpose.CHECK, Purpose.PLAN):
-        return replace(found, hosts=all_hosts(pods))
+        return replace(found, hosts=in_groups(pods, all_hosts(pods)))
     if not found.hosts:
         raise NoHosts(f"{cluster.name}: none of its {len(pods)} pods runs", hint=f"mesh pods show {cluster.name}")
     return found
+
+
+def _planned(made: Made, index: int) -> Pod:
+    return Pod(metadata=Meta(name=render.pod_name(made, index, ""), labels=render.host_labels(made.source, index)))
 
 
 def _left(maker: Maker, uid: str) -> list[Pod]:
@@ -88,15 +92,15 @@ def _left(maker: Maker, uid: str) -> list[Pod]:
 
 def _checked(api: Api, maker: Maker) -> Sequence[Finding]:
     """Return the findings about pods that mesh makes, without a look into those that are there."""
-    running, elsewhere = 0, list[Finding]()
+    there, elsewhere = list[Pod](), list[Finding]()
     try:
         if (root := maker.root()) is not None:
-            running = len(_left(maker, root.metadata.uid))
+            there = _left(maker, root.metadata.uid)
     except (ApiFailed, ApiAway):
         pass  # the findings have the reason
     except NotOurs as error:
         elsewhere = [failed("schedule", str(error), error.hint)]
-    found = Preflight(api, maker.made, max(0, maker.made.source.nodes - running)).findings()
+    found = Preflight(api, maker.made, there).findings()
     return [*(one for one in found if not elsewhere or one.name != "schedule"), *elsewhere]
 
 
@@ -135,7 +139,7 @@ def _with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod]) -> Cluster
     selector = f"{render.ROOT}={uid}"
     place = replace(api.place, container=render.CONTAINER, selector=selector, switchboard=is_large)
     remote_dir = render.REMOTE_DIR if cluster.remote_dir == DEFAULT_REMOTE_DIR else cluster.remote_dir
-    hosts = hosts_of(pods, place, all_run=False)
+    hosts = in_groups(pods, hosts_of(pods, place, all_run=False))
     note = f"pods of namespace {place.namespace} that mesh has made"
     return replace(cluster, hosts=hosts, backend="pods", pods=place, remote_dir=remote_dir, note=note)
 
@@ -145,7 +149,8 @@ def _listed(cluster: Cluster) -> str:
     found = [one for one in PodsRecords(os.environ).read() if one.cluster == cluster.name]
     assert isinstance(cluster.source, MadePods)
     if not found:
-        return f"{cluster.source.nodes} pods, made when a command needs them"
+        groups = ", ".join(f"{group.name} {group.nodes}" for group in cluster.source.groups)
+        return f"{cluster.source.nodes} pods" + f" ({groups})" * bool(groups) + ", made when a command needs them"
     return "; ".join(_held(record) for record in found)
 
 
@@ -160,11 +165,12 @@ def _refreshed(cluster: Cluster, pods: Sequence[Pod]) -> Cluster:
     """Return a cluster with the pods that there are now as hosts, and a note about them."""
     source = cluster.source
     assert isinstance(source, MadePods)
-    running = sum(state.runs(pod, render.CONTAINER) for pod in pods)
-    note = f"{running} of {source.nodes} pods run; {_listed(cluster)}"
+    running = [pod for pod in pods if state.runs(pod, render.CONTAINER)]
+    groups = counted_groups(source.groups, running)
+    note = f"{len(running)} of {source.nodes} pods run" + f" ({groups})" * bool(groups) + f"; {_listed(cluster)}"
     if not pods:
         note = f"no pods now; a run makes {source.nodes}"
-    return replace(cluster, hosts=all_hosts(pods), note=note)
+    return replace(cluster, hosts=in_groups(pods, all_hosts(pods)), note=note)
 
 
 def _report(text: str) -> None:

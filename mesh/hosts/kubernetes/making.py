@@ -18,6 +18,7 @@ from mesh.core.outcome import EXIT_BUSY
 from mesh.core.statusline import StatusLine
 from mesh.hosts.kubernetes import render
 from mesh.hosts.kubernetes.beside import EXISTS, create_beside
+from mesh.hosts.kubernetes.choice import counted_groups
 from mesh.hosts.kubernetes.clearing import delete_pods, owned
 from mesh.hosts.kubernetes.ending import cleaning_up
 from mesh.hosts.kubernetes.records import Place, PodsRecord, PodsRecords, machine_here
@@ -261,7 +262,7 @@ class Maker:
 
     def _create(self, root: Thing, indices: Sequence[int], created: list[Thing]) -> None:
         """Create pods, and add them to a list. Raises the first refusal, after which no other one is asked for."""
-        self._notify(f"{self.made.cluster}: making {len(indices)} pods of {self.made.source.template.image}")
+        self._notify(f"{self.made.cluster}: making {len(indices)} pods of {self.made.source.images}")
         create_beside(self._api, self.made, root.metadata.uid, self._warn)
         made = replace(self.made, until=until_of(root))
         objects = [render.pod_object(made, index, root.metadata.uid) for index in indices]
@@ -317,7 +318,9 @@ class Maker:
             if lasted > min(EVENTS_INTERVAL_S, source.start_timeout):
                 events.read(waiting[:EVENTS_PODS])
             reasons = [state.waits_for(pod, events.of(pod), render.CONTAINER) for pod in waiting]
-            line = progress(source.nodes, len(pods) - len(waiting), [text for text, _ in reasons])
+            running = [pod for pod in pods if pod not in waiting]
+            groups = counted_groups(source.groups, running)
+            line = progress(source.nodes, len(running), [text for text, _ in reasons], groups)
             if any(is_final for _, is_final in reasons):
                 raise MeshError(f"{self.made.cluster}: pods cannot start: {line}", hint=self._hint(waiting[0]))
             if lasted > source.start_timeout:
@@ -362,11 +365,11 @@ def until_of(root: Thing) -> float:
     return float((root.metadata.annotations or {}).get(render.UNTIL, "0") or 0)
 
 
-def progress(wanted: int, running: int, reasons: Sequence[str]) -> str:
-    """Return a line about pods that start.
+def progress(wanted: int, running: int, reasons: Sequence[str], groups: str = "") -> str:
+    """Return a line about pods that start. groups: how many of each group run
 
     >>> progress(4, 2, ["Insufficient cpu", "Insufficient cpu"])
     '2 of 4 pods run; 2 wait: Insufficient cpu'
     """
     counted = "; ".join(f"{reasons.count(text)} wait: {text}" for text in dict.fromkeys(reasons))
-    return f"{running} of {wanted} pods run" + f"; {counted}" * bool(counted)
+    return f"{running} of {wanted} pods run" + f" ({groups})" * bool(groups) + f"; {counted}" * bool(counted)

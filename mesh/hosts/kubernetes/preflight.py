@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct
 
 from mesh.backends.pods.api import Api, ApiAway, ApiFailed
 from mesh.backends.pods.objects import ApiResources, Nodes, Pod, Quotas, Review, Thing, Version
+from mesh.config.podspec import PodGroup
 from mesh.core.findings import Finding, Verdict, failed, ok, warning
 from mesh.hosts.kubernetes import gang, render, room
 from mesh.hosts.kubernetes.render import Made
@@ -59,9 +60,9 @@ def rights_of(*, is_existing: bool, gang_kind: str = "") -> list[Right]:
 class Preflight:
     """The findings of a check that need no pod, up to the first failure."""
 
-    def __init__(self, api: Api, made: Made | None, missing: int = 0) -> None:
-        """made: the pods that mesh makes; None: existing pods. missing: how many pods are still to be made"""
-        self._api, self._made, self._missing = api, made, missing
+    def __init__(self, api: Api, made: Made | None, there: Sequence[Pod] = ()) -> None:
+        """made: the pods that mesh makes; None: existing pods. there: those of them that need not be made any more"""
+        self._api, self._made, self._there = api, made, there
 
     def findings(self) -> list[Finding]:
         """Return the findings in their order."""
@@ -82,9 +83,9 @@ class Preflight:
             yield lacking
         yield self._rights(minor)
         if self._made is not None:
-            pod, finding = self._admitted(self._made)
+            pods, finding = self._admitted(self._made)
             yield finding
-            yield self._room(pod)
+            yield self._room(self._made, pods)
 
     def _reached(self) -> tuple[Finding, int]:
         """Return the finding about the API server, and the second number of its version; 0: unknown."""
@@ -167,26 +168,30 @@ class Preflight:
         }
         return self._api.post(REVIEWS, body, Review).status.allowed
 
-    def _admitted(self, made: Made) -> tuple[Pod, Finding]:
-        """Send a pod as a dry run; return the pod as the server would make it, and the finding."""
-        body = render.pod_object(made, 0, str(uuid.uuid4()))
-        try:
-            pod = self._api.post(self._api.pods, body, Pod, {"dryRun": "All"})
-        except ApiFailed as error:
-            hint = f"mesh pods render {made.cluster}  # the pods that were refused"
-            if DRY_RUN_REFUSED in str(error):
-                return Pod(), warning("admission", f"not checked: {error}", hint)
-            return Pod(), failed("admission", str(error), hint)
-        return pod, ok("admission", "a pod is admitted (dry run)")
+    def _admitted(self, made: Made) -> tuple[list[Pod], Finding]:
+        """Send a pod of each group as a dry run; return the pods as the server would make them, and the finding."""
+        pods, index = list[Pod](), 0
+        for group in made.source.parts:
+            body, index = render.pod_object(made, index, str(uuid.uuid4())), index + group.nodes
+            lead = f"group {group.name}: " * bool(group.name)
+            try:
+                pods.append(self._api.post(self._api.pods, body, Pod, {"dryRun": "All"}))
+            except ApiFailed as error:
+                hint = f"mesh pods render {made.cluster}  # the pods that were refused"
+                if DRY_RUN_REFUSED in str(error):
+                    return [Pod()] * len(made.source.parts), warning("admission", f"not checked: {error}", hint)
+                return [], failed("admission", f"{lead}{error}", hint)
+        what = f"a pod of each of {len(pods)} groups" if made.source.groups else "a pod"
+        return pods, ok("admission", f"{what} is admitted (dry run)")
 
-    def _room(self, pod: Pod) -> Finding:
-        """Return the finding about quotas and nodes. pod: as it was admitted"""
-        assert self._made is not None
-        api, wanted, cluster = self._api, self._made.source.nodes, self._made.cluster
-        told = [f"{wanted - self._missing} of {wanted} pods are there"]
+    def _room(self, made: Made, pods: Sequence[Pod]) -> Finding:
+        """Return the finding about quotas and nodes. pods: of each group one, as it was admitted"""
+        api, source = self._api, made.source
+        missing = [max(0, group.nodes - self._count(group)) for group in source.parts]
+        told = [f"{source.nodes - sum(missing)} of {source.nodes} pods are there"]
         try:
             quotas = api.get(api.path("resourcequotas"), Quotas).items or ()
-            if self._missing and (lines := room.shortages(quotas, pod, self._missing)):
+            if lines := room.shortages(quotas, [one for one in zip(pods, missing, strict=True) if one[1]]):
                 return failed("schedule", "; ".join(lines), api.place.kubectl("describe resourcequota"))
         except ApiFailed:
             told.append("quotas may not be read")
@@ -195,15 +200,21 @@ class Preflight:
         except ApiFailed:
             told.append("nodes may not be read")
         else:
-            count, others = room.fit_of(nodes, pod)
-            told.append(f"{count} of {len(nodes)} nodes could hold a pod" + f" (others: {others})" * bool(others))
-            if self._missing and not count:
+            fits = [room.fit_of(nodes, pod) for pod in pods]
+            for group, (count, others) in zip(source.parts, fits, strict=True):
+                pod = f"a pod of group {group.name}" if group.name else "a pod"
+                told.append(f"{count} of {len(nodes)} nodes could hold {pod}" + f" (others: {others})" * bool(others))
+            if any(wanted and not count for wanted, (count, _) in zip(missing, fits, strict=True)):
                 hint = "kubectl describe nodes  # an autoscaler may add others"
                 return warning("schedule", "; ".join(told), hint)
-        if self._missing:
-            hint = f"mesh up {cluster} && mesh check {cluster}  # makes them, and checks what is in them"
+        if any(missing):
+            hint = f"mesh up {made.cluster} && mesh check {made.cluster}  # makes them, and checks what is in them"
             return warning("schedule", "; ".join(told), hint)
         return ok("schedule", "; ".join(told))
+
+    def _count(self, group: PodGroup) -> int:
+        """Return how many pods of a group are there."""
+        return sum((pod.metadata.labels or {}).get(render.GROUP, "") == group.name for pod in self._there)
 
 
 def _with_life(told: str, end: float) -> Finding:

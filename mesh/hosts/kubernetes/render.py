@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from mesh.config.podspec import NAME_CHARACTERS, MadePods, Volume
+from mesh.config.podspec import NAME_CHARACTERS, MadePods, PodTemplate, Volume
 from mesh.hosts.kubernetes import gang
 
 CLUSTER, USER, ROOT, INDEX = "mesh/cluster", "mesh/user", "mesh/root", "mesh/index"  # labels
+GROUP, HOST = "mesh/group", "mesh/host"  # labels of pods in groups
 MARK = "mesh/mark"  # an annotation of the root, chosen before it has a UID
 TEMPLATE, UNTIL, FULL_CLUSTER, FULL_USER = "mesh/template", "mesh/until", "mesh/cluster-name", "mesh/user-name"
 NODES, HOLD, START = "mesh/nodes", "mesh/hold", "mesh/start-timeout"  # annotations of the root, as its maker had them
@@ -57,6 +58,7 @@ class Made(Struct, frozen=True, kw_only=True):
         """A number for the template, by which pods of another one are found."""
         source = self.source
         parts = (source.template, source.nodes, source.hold, self.python, *((SWITCHBOARD,) * self.has_switchboard))
+        parts += source.groups
         data = msgspec.json.encode(parts, order="sorted")
         return hashlib.sha256(data).hexdigest()[:16]
 
@@ -128,8 +130,12 @@ def _owner(made: Made, root_uid: str) -> Object:
 
 def pod_object(made: Made, index: int, root_uid: str) -> Object:
     """Return one pod. root_uid: of the root object"""
-    template = made.source.template
+    template, host = made.source.group_at(index)[0].template, host_labels(made.source, index)
     labels = {CLUSTER: safe(made.cluster), USER: safe(made.user), ROOT: root_uid, INDEX: str(index)}
+    spec = _spec(made, template, root_uid)
+    if host:
+        labels |= host
+        spec = {**spec, "hostname": host[HOST]}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -144,8 +150,17 @@ def pod_object(made: Made, index: int, root_uid: str) -> Object:
             },
             "ownerReferences": [_owner(made, root_uid)],
         },
-        "spec": merged(_spec(made, root_uid), template.pod),
+        "spec": merged(spec, template.pod),
     }
+
+
+def host_labels(source: MadePods, index: int) -> Mapping[str, str]:
+    """Return the labels with a pod's group and the name of its host; {} for a pod that is in no group.
+
+    index: among all pods
+    """
+    group, number = source.group_at(index)
+    return {GROUP: group.name, HOST: f"{group.name}-{number}"} if group.name else {}
 
 
 def gang_objects(made: Made, root_uid: str) -> list[Object]:
@@ -163,7 +178,8 @@ def gang_objects(made: Made, root_uid: str) -> list[Object]:
 
 def pod_name(made: Made, index: int, root_uid: str) -> str:
     """Return the name of a pod. Pods of an earlier root, which may still end, have other names."""
-    return f"{_prefix(made, root_uid)}-{index}"
+    host = host_labels(made.source, index).get(HOST, str(index))
+    return f"{_prefix(made, root_uid)}-{host}" if root_uid else f"{made.root_name}-{host}"
 
 
 def secret_name(made: Made, root_uid: str) -> str:
@@ -180,12 +196,12 @@ def _prefix(made: Made, root_uid: str) -> str:
     return f"{made.root_name}-{zlib.crc32(root_uid.encode()) & 0xFFFFF:05x}"
 
 
-def _spec(made: Made, root_uid: str) -> Object:
-    source, template = made.source, made.source.template
+def _spec(made: Made, template: PodTemplate, root_uid: str) -> Object:
+    source = made.source
     holder = [made.python, "-I", "-S", "-c", HOLDER.read_text()]
     times = [f"{source.hold:g}", f"{source.start_timeout:g}", f"{made.until:.0f}"]
     times += [f"{SWITCHBOARD_DIR}/{PROGRAM}"] * made.has_switchboard
-    volumes, mounts = _volumes(made, root_uid)
+    volumes, mounts = _volumes(made, template, root_uid)
     container: dict[str, object] = {
         "name": CONTAINER,
         "image": template.image,
@@ -217,7 +233,7 @@ def _spec(made: Made, root_uid: str) -> Object:
     return {**spec, **gang.fields_of(template.gang), **{key: value for key, value in optional.items() if value}}
 
 
-def _volumes(made: Made, root_uid: str) -> tuple[list[Object], list[Object]]:
+def _volumes(made: Made, template: PodTemplate, root_uid: str) -> tuple[list[Object], list[Object]]:
     volumes: list[Object] = [{"name": "mesh", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}]
     mounts: list[Object] = [
         {"name": "mesh", "mountPath": REMOTE_DIR},
@@ -228,10 +244,10 @@ def _volumes(made: Made, root_uid: str) -> tuple[list[Object], list[Object]]:
         secret = {"secretName": secret_name(made, root_uid), "defaultMode": 0o444, "optional": True}
         volumes.append({"name": SWITCHBOARD, "secret": secret})
         mounts.append({"name": SWITCHBOARD, "mountPath": SWITCHBOARD_DIR, "readOnly": True})
-    if made.source.template.shm:
-        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": made.source.template.shm}})
+    if template.shm:
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": template.shm}})
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})
-    for number, volume in enumerate(made.source.template.volumes):
+    for number, volume in enumerate(template.volumes):
         volumes.append({"name": f"volume-{number}", **_volume(volume)})
         mounts.append({"name": f"volume-{number}", "mountPath": volume.path, "readOnly": volume.read_only})
     return volumes, mounts

@@ -43,23 +43,24 @@ def needs(pod: Pod, kind: str) -> dict[str, Decimal]:
     return found
 
 
-def shortages(quotas: Sequence[Quota], pod: Pod, pods: int) -> list[str]:
-    """Return a line for each quantity of a quota that so many such pods would exceed.
+def shortages(quotas: Sequence[Quota], wanted: Sequence[tuple[Pod, int]]) -> list[str]:
+    """Return a line for each quantity of a quota that pods would exceed. wanted: pods, and how many like each
 
     A quota for some of the pods alone is left out: an admission answers for it.
     """
     found = []
-    requests, limits = needs(pod, "requests"), needs(pod, "limits")
+    pods = sum(count for _, count in wanted)
+    asked = [(needs(pod, "requests"), needs(pod, "limits"), count) for pod, count in wanted]
     for quota in quotas:
         if quota.spec.scopes or quota.spec.scope_selector:
             continue
         used = quota.status.used or {}
         for key, hard in (quota.status.hard or {}).items():
-            each = _each(key, requests, limits)
+            need = sum((_each(key, requests, limits) * count for requests, limits, count in asked), Decimal(0))
             left = max(Decimal(0), amount(hard) - amount(used.get(key, "0")))
-            if each * pods > left:
-                wanted = f"{pods} pods need {shown(each * pods)} of {key}"
-                found.append(f"quota {quota.metadata.name}: {wanted}, and {shown(left)} of {hard} are left")
+            if need > left:
+                lead = f"quota {quota.metadata.name}: {pods} pods need {shown(need)} of {key}"
+                found.append(f"{lead}, and {shown(left)} of {hard} are left")
     return found
 
 

@@ -1,0 +1,1 @@
+"""Streams between a client and programs of this host, through a channel of their own."""

@@ -1,0 +1,60 @@
+"""The forwarder: the process that connects streams of a client to ports of its host's loopback.
+
+It has a channel of its own, and ends with it, so that no agent and no run takes part.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from mesh.agent.base.light import Socket, partial, socket
+from mesh.agent.forward.streams import Connection
+from mesh.agent.loop import Loop
+from mesh.protocol.forwarding import STREAMS_MAX
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from mesh.protocol.first import Forward
+
+LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))  # in the order of the tries
+UNDER_WAY = (0, errno.EINPROGRESS)
+
+
+def forward(request: Forward) -> None:
+    """Serve one client until one of the two ends is gone, or silent for long."""
+    loop = Loop()
+    connection = Connection(loop, 0, 1)
+    connection.is_answering = True
+    connection.on_connect = partial(_connect, connection)
+    loop.run_until(lambda: connection.is_over)
+
+
+def _connect(connection: Connection, number: int, port: int) -> None:
+    """Open a stream to a port of this host, or report why it cannot be."""
+    if number in connection.streams or len(connection.streams) >= STREAMS_MAX:
+        connection.refuse(number, f"more than {STREAMS_MAX} streams at a time")
+        return
+    tries = iter(LOOPBACK)
+
+    def other() -> Socket | None:
+        return next(filter(None, (_begun(family, address, port) for family, address in tries)), None)
+
+    first = other()
+    if first is None:
+        connection.refuse(number, "no socket can be opened there")
+    else:
+        connection.await_connect(number, first, other)
+
+
+def _begun(family: int, address: str, port: int) -> Socket | None:
+    """Return a socket that is connecting to a port of this host; None if there can be none."""
+    try:
+        own = Socket(family, socket.SOCK_STREAM)
+    except OSError:  # no IPv6, or no descriptor is left
+        return None
+    own.setblocking(False)
+    if own.connect_ex((address, port)) in UNDER_WAY:
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return own
+    own.close()
+    return None

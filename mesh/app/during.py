@@ -1,0 +1,75 @@
+"""Ports of hosts that are forwarded for the time of a run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from mesh.app.forwarder import Forwarder
+from mesh.app.listening import listen
+from mesh.core.cluster import Cluster
+from mesh.core.errors import MeshError
+from mesh.core.events import Event, Started
+from mesh.core.forwarding import Forwarded
+from mesh.core.interfaces import Backend
+
+JOIN_LIMIT_S = 10.0
+
+
+class DuringRun:
+    """A sink that forwards ports from the first start of a rank until ``end``. A problem with it ends no run."""
+
+    def __init__(self, cluster: Cluster, ports: Sequence[Forwarded], run: str, opened: Callable[[], Backend]) -> None:
+        """opened: returns a backend of its own"""
+        self._cluster, self._ports, self._run, self._opened = cluster, ports, run, opened
+        self.notify: Callable[[str], object] = lambda text: None  # shows a line, from any thread
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._thread: threading.Thread | None = None
+        self._forwarder: Forwarder | None = None
+        self._backend: Backend | None = None
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, Started) and self._thread is None:
+            with self._lock:
+                if not self._is_over:
+                    self._thread = threading.Thread(target=self._work, name="mesh-forward-run", daemon=True)
+                    self._thread.start()
+
+    def idle(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def end(self) -> None:
+        """Close all ports and connections. May be called twice."""
+        with self._lock:
+            self._is_over = True
+            thread, forwarder, backend = self._thread, self._forwarder, self._backend
+        if forwarder is not None and backend is not None:
+            forwarder.stop()
+            backend.close()
+        if thread is not None:
+            thread.join(JOIN_LIMIT_S)
+
+    def _work(self) -> None:
+        backend = self._opened()
+        forwarder = Forwarder(self._cluster, backend, self._run, self.notify)
+        with self._lock:
+            self._forwarder, self._backend = forwarder, backend
+            is_over = self._is_over
+        try:
+            if not is_over:
+                self._forward(forwarder)
+        except (MeshError, OSError) as error:
+            if not self._is_over:
+                self.notify(f"--forward: no port is forwarded: {error}")
+        finally:
+            forwarder.close()
+
+    def _forward(self, forwarder: Forwarder) -> None:
+        forwarder.open()
+        places = listen(self._cluster, self._ports)
+        forwarder.listen(places)
+        for place in places:
+            self.notify(place.told)
+        forwarder.serve()

@@ -1,0 +1,55 @@
+"""The messages of streams that share a channel of their own: one end is a client, the other a forwarder on a host."""
+
+from __future__ import annotations
+
+from .kinds import COUNT, OPEN_PORT, SHOWN, integer
+from .messages import Message, Table
+from .records import field
+
+STREAM_WINDOW_BYTES = 1 << 18  # of one stream and direction, on their way or not taken yet
+STREAM_PIECE_BYTES = 1 << 16  # in one message
+STREAMS_MAX = 1024  # of one host at a time
+BEAT_INTERVAL_S = 5.0  # between two messages of a client
+SILENCE_LIMIT_S = 60.0  # after which an end takes the other one for dead
+
+STREAM = integer(1, 1 << 31)
+
+
+class Connect(Message, name="connect", sender="client"):
+    """Opens a stream to a port of the host's loopback."""
+
+    stream: int = field(STREAM)
+    port: int = field(OPEN_PORT)
+
+
+class Carry(Message, name="carry", sender="client or forwarder", data_bytes=STREAM_PIECE_BYTES):
+    """Carries bytes of a stream."""
+
+    stream: int = field(STREAM)
+
+
+class Took(Message, name="took", sender="client or forwarder"):
+    """Counts bytes that the program at this end of a stream has taken."""
+
+    stream: int = field(STREAM)
+    bytes: int = field(COUNT)
+
+
+class Finish(Message, name="finish", sender="client or forwarder"):
+    """Ends one direction of a stream; bytes may still come the other way."""
+
+    stream: int = field(STREAM)
+
+
+class Break(Message, name="break", sender="client or forwarder"):
+    """Ends a stream at once, or reports that it could not be opened."""
+
+    stream: int = field(STREAM)
+    why: str = field(SHOWN, default="")
+
+
+class Alive(Message, name="alive", sender="client or forwarder"):
+    """Shows that the sender is there. A forwarder answers each one."""
+
+
+OF_STREAMS: Table[Message] = Table(Connect, Carry, Took, Finish, Break, Alive)
