@@ -157,7 +157,12 @@ def spec_with(found: Replayable, directory: Path, env: Mapping[str, str]) -> tup
 def hosts_of(record: Record, clusters_file: str) -> Cluster:
     """Return the hosts of a run. Raises UsageError if its cluster has one of them no more."""
     cluster = choose_cluster(record.cluster, DEFAULTS, clusters_file)
+    check_hosts(record, cluster)
+    return with_hosts(cluster, record.hosts, record.about.get("slices") or ())
+
+
+def check_hosts(record: Record, cluster: Cluster) -> None:
+    """Raise UsageError if a cluster has a host of a run no more."""
     there = {host.name for host in cluster.hosts}
     if gone := [host for host in record.hosts if host not in there]:
-        raise UsageError(f"replay: {cluster.name} has no host {', '.join(gone)} any more", hint="mesh again")
-    return with_hosts(cluster, record.hosts, record.about.get("slices") or ())
+        raise UsageError(f"run {record.run}: {cluster.name} has no host {', '.join(gone)} any more", hint="mesh again")

@@ -6,7 +6,7 @@ from operator import add
 
 from mesh.cli.option import COMMAND, ENDS, HOSTS, OTHER, OUTPUT, WHICH_RUN, AnyOption, Option, switch, text
 from mesh.config.forwarding import read_forwarded
-from mesh.config.retries import read_retries, read_statuses
+from mesh.config.retries import BISECTION_RUNS_MAX, read_retries, read_statuses, read_trials
 from mesh.config.settings import read_number
 from mesh.core.forwarding import Forwarded
 
@@ -33,6 +33,8 @@ RETRY_ON: Option[tuple[int, ...]] = Option(
     (),
     field="retry_on",
 )
+
+MAX_RUNS = Option("max-runs", ("bisect",), ENDS, "N", "runs at most, with both", read_trials, BISECTION_RUNS_MAX)
 
 ALL_LOGS = switch("all", ("logs",), WHICH_RUN, "every run of this machine, the oldest first; no host is asked")
 

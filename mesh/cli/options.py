@@ -108,7 +108,7 @@ MAKES_HOSTS = ("up", "down")
 SHOWS_PODS = ("pods show", "pods render")
 NAMES_CLUSTER = ("ps", "pull", "forward", *MAKES_HOSTS, *SHOWS_PODS)  # commands that have no default cluster
 TAKES_CLUSTERS_FILE = (
-    *(*SELECT, *NAMES_RUN, "replay", "ssh", "config", "clusters"),
+    *(*SELECT, *NAMES_RUN, "replay", "bisect", "ssh", "config", "clusters"),
     *(*MAKES_HOSTS, *SHOWS_PODS, "job submit", "jobman create"),
 )
 READS_LOGS = ("logs", "job logs")
@@ -187,7 +187,7 @@ MASTER_PORT = Option(
 )
 ENV: Option[Mapping[str, str]] = Option(
     "env",
-    (*WITH_PROMPT, "again", "replay"),
+    (*WITH_PROMPT, "again", "replay", "bisect"),
     RANKS,
     "NAME=VALUE",
     "a variable for every rank; repeatable",

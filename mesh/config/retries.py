@@ -1,9 +1,11 @@
-"""Readers of the options for attempts."""
+"""Readers of the options for attempts and trials."""
 
 from __future__ import annotations
 
 from mesh.config.settings import read_number
 from mesh.core.errors import UsageError
+
+BISECTION_RUNS_MAX = 30  # runs of a bisection
 
 
 def read_retries(place: str, text: str) -> int:
@@ -21,3 +23,8 @@ def read_statuses(place: str, text: str) -> tuple[int, ...]:
     if not all(word.isascii() and word.isdecimal() and 1 <= int(word) <= 255 for word in words):
         raise UsageError(f"{place}: expected exit statuses from 1 to 255, as 76,124, found {text!r}")
     return tuple(map(int, words))
+
+
+def read_trials(place: str, text: str) -> int:
+    """Read how many runs a bisection may take. Raises UsageError that names its place."""
+    return read_number(place, text) or BISECTION_RUNS_MAX
