@@ -45,7 +45,7 @@ class MadePodSource:
                 return _there(cluster, api, maker, purpose)
             remove_ended(api, user_here(), PodsRecords(os.environ))
             uid, pods = maker.ensure()
-            return _with_pods(cluster, api, uid, pods)
+            return with_pods(cluster, api, uid, pods)
 
     def check(self, cluster: Cluster) -> Sequence[Finding]:
         api, maker = maker_of(cluster, StatusLine())
@@ -70,10 +70,10 @@ def _there(cluster: Cluster, api: Api, maker: Maker, purpose: Purpose) -> Cluste
         return _refreshed(cluster, pods)
     if purpose is Purpose.PLAN and not pods:
         planned = [_planned(maker.made, index) for index in range(maker.made.source.nodes)]
-        return replace(_with_pods(cluster, api, "", []), hosts=in_groups(planned, all_hosts(planned)))
+        return replace(with_pods(cluster, api, "", []), hosts=in_groups(planned, all_hosts(planned)))
     if root is None or not pods:
         raise NoHosts(f"{cluster.name} has no pods", hint=f"mesh up {cluster.name}")
-    found = _with_pods(cluster, api, root.metadata.uid, pods)
+    found = with_pods(cluster, api, root.metadata.uid, pods)
     if purpose in (Purpose.CHECK, Purpose.PLAN):
         return replace(found, hosts=in_groups(pods, all_hosts(pods)))
     if not found.hosts:
@@ -130,10 +130,11 @@ def make(cluster: Cluster, notify: StatusLine, until: float, *, adopts: bool = F
             f"{cluster.name}: its pods are there, and end after {record.hold:g} s without a run",
             hint=f"mesh down {cluster.name} && mesh up {cluster.name}",
         )
-    return _with_pods(cluster, api, uid, pods), record
+    return with_pods(cluster, api, uid, pods), record
 
 
-def _with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod]) -> Cluster:
+def with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod]) -> Cluster:
+    """Return a cluster with those of its pods that run as hosts. uid: of their root"""
     assert isinstance(cluster.source, MadePods)
     is_large = cluster.source.nodes >= cluster.source.switchboard_from
     selector = f"{render.ROOT}={uid}"
