@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from operator import add
 
-from mesh.cli.option import COMMAND, ENDS, HOSTS, OTHER, OUTPUT, WHICH_RUN, AnyOption, Option, switch, text
+from mesh.cli.option import (
+    COMMAND,
+    DIAGNOSIS,
+    ENDS,
+    HOSTS,
+    OTHER,
+    OUTPUT,
+    RANKS,
+    WHICH_RUN,
+    AnyOption,
+    Option,
+    switch,
+    text,
+)
 from mesh.config.forwarding import read_forwarded
 from mesh.config.retries import BISECTION_RUNS_MAX, read_retries, read_statuses, read_trials
 from mesh.config.settings import read_number
@@ -66,5 +79,7 @@ FORWARD: Option[tuple[Forwarded, ...]] = Option(
     joined=add,
     field="forward",
 )
+PTY = switch("pty", ("run", "exec"), RANKS, "give rank 0 your terminal: pdb, vim, top", field="pty")
+DEBUG = switch("debug", ("run",), DIAGNOSIS, "pdb here at breakpoint() or an exception of any rank", field="debug")
 
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]

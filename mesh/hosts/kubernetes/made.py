@@ -13,6 +13,7 @@ from mesh.backends.pods import state
 from mesh.backends.pods.api import Api, ApiAway, ApiFailed
 from mesh.backends.pods.objects import Meta, Pod
 from mesh.config.podspec import MadePods
+from mesh.config.userspaces import pod_home, with_home
 from mesh.core.cluster import DEFAULT_REMOTE_DIR, Cluster, PodPlace
 from mesh.core.errors import NoHosts
 from mesh.core.findings import Finding, failed
@@ -110,6 +111,7 @@ def maker_of(cluster: Cluster, notify: StatusLine, until: float = 0.0) -> tuple[
     assert isinstance(source, MadePods)
     place = PodPlace(context=source.context, namespace=source.namespace, container=render.CONTAINER)
     api = api_of(place, source.place)
+    source = with_home(source, pod_home(os.environ))
     made = Made(cluster=cluster.name, user=user_here(), source=source, python=cluster.python, until=until)
     return api, Maker(api, made, PodsRecords(os.environ), notify, warn=_report)
 
