@@ -122,6 +122,7 @@ def project_shapes() -> dict[str, Schema]:
         "commands": about("once per machine, by `mesh setup CLUSTER`", any_of(items(command), NOTHING)),
         "ignore": about("files that are not sent, by git's rules", texts()),
         "include_git": about("send .git as well", FLAG),
+        "keep_tree": about("keep the contents of each run's workspace here, for mesh replay", FLAG),
         "prerun": about("before each run, in one bash session per host", any_of(items(entry), NOTHING)),
         "env": about(
             "variables for every rank, or its environment: uv, venv, conda, docker",
