@@ -14,6 +14,7 @@ from mesh.api.choosing import (
     choose_cluster,
     make_spec,
     project_here,
+    with_fetched,
     with_slurm_job,
 )
 from mesh.api.running import Beside, Listener, OnEvent, run_on
@@ -121,7 +122,7 @@ def _run_spec(
     found, spare = spares.divide(found)
     spec, found = _with_roles(make_spec(project, options, _words(command, options)), found, options)
     check_time(found, spec)
-    spec = with_slurm_job(found, spec)
+    spec = with_fetched(found, with_slurm_job(found, spec))
     spec, found = spares.add(spec, found, spare)
     with_lock = carrier_of(found).locks
     return found, replace(spec, lock=with_lock and not spec.share, claim=with_lock)
@@ -258,6 +259,8 @@ def _sync(
         project_here(),
     )
     check_workspace(project, Path.home())
+    if found.fetched:
+        raise UsageError(f"{found.name}: its hosts fetch their workspace ({found.fetched})", hint="leave out source:")
     spec = replace(
         make_spec(project, options, ()), kind=Kind.SYNC, lock=carrier_of(found).locks, prerun=(), watch=watch
     )
@@ -300,7 +303,8 @@ def setup(
         hint = "`mesh init` writes one; its `commands:` are what a setup runs"
         raise UsageError(f"{project.workspace / FILE}: there is no such file, here or above", hint=hint)
     showing, modules = Showing(json=json, quiet=quiet, look=look), project.modules.descriptions
-    spec = replace(make_spec(project, options, ()), lock=carrier_of(found).locks, prerun=(), force=force)
+    spec = with_fetched(found, make_spec(project, options, ()))
+    spec = replace(spec, lock=carrier_of(found).locks, prerun=(), force=force)
     if undo and not modules:
         raise UsageError(f"{project.path}: names no modules, so that there is nothing to undo")
     if not undo and (project.commands or not modules):

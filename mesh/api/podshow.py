@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import yaml
 
-from mesh.api.choosing import NOT_NAMED, cluster_file
+from mesh.api.choosing import NOT_NAMED, cluster_file, with_archive
 from mesh.backends.pods import state
 from mesh.backends.pods.api import Api
 from mesh.backends.pods.happenings import events_of
@@ -49,13 +49,14 @@ def role_text(*, is_existing: bool = False, gang: str = "") -> str:
 
 def objects_text(name: str, clusters_file: str = "") -> str:
     """Return the objects that mesh makes for a cluster. Raises UsageError if it makes no pods for it."""
-    cluster = _named(name, clusters_file)
+    cluster = with_archive(_named(name, clusters_file))
     if not isinstance(cluster.source, MadePods):
         raise UsageError(f"{name}: mesh makes no pods for it", hint=f"mesh pods show {name}")
     made = Made(cluster=name, user=user_here(), source=cluster.source, python=cluster.python)
     pods = [pod_object(made, index, ROOT_UID) for index in range(cluster.source.nodes)]
     secrets = [secret_object(made, ROOT_UID)] if made.has_switchboard else []
-    return _yaml([root_object(made), *secrets, *render.gang_objects(made, ROOT_UID), *pods])
+    beside = [*render.archive_objects(made, ROOT_UID), *render.gang_objects(made, ROOT_UID)]
+    return _yaml([root_object(made), *secrets, *beside, *pods])
 
 
 def pods_lines(name: str, host: str = "", clusters_file: str = "", *, width: int = 0) -> list[str]:

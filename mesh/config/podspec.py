@@ -13,6 +13,7 @@ from yaml.constructor import SafeConstructor
 from yaml.nodes import MappingNode, Node, SequenceNode
 
 from mesh.config import yamlfile
+from mesh.config.podcode import Code, read_code
 from mesh.config.section import Section
 from mesh.core.cluster import Source
 
@@ -27,6 +28,7 @@ MADE_KEYS = (
     "switchboard_from",
     "gang",
     "queue",
+    "source",
     "node_selector",
     "tolerations",
     "volumes",
@@ -106,6 +108,7 @@ class PodTemplate(Struct, frozen=True, kw_only=True):
     env: Mapping[str, str] = {}
     gang: str = ""  # one of GANGS: binds pods to nodes all at once; "": none
     queue: str = ""  # of the gang's scheduler; "": its default one
+    source: Code | None = None  # where pods fetch the workspace; None: mesh sends it
     pod: Plain = {}  # fields of a pod spec, merged last
 
 
@@ -130,6 +133,7 @@ class MadePods(Source, frozen=True, kw_only=True):
     hold: float = DEFAULT_HOLD_S  # seconds that idle pods wait for the next command
     start_timeout: float = DEFAULT_START_S  # seconds until all pods run
     switchboard_from: int = DEFAULT_SWITCHBOARD_FROM  # pods, from which on a switchboard carries their streams
+    archive: bytes = b""  # of the workspace, for a ConfigMap; b"": none
     place: str = ""  # as in Pods
 
     @property
@@ -355,5 +359,6 @@ _READERS: Mapping[str, Callable[[Section, str], object]] = {
     "env": lambda section, key: section.environment(key),
     "gang": _gang,
     "queue": _queue,
+    "source": read_code,
     "pod": _mapping,
 }

@@ -14,6 +14,7 @@ from mesh.config import (
     kubernetes,
     modules,
     notify,
+    podcode,
     podspec,
     ports,
     programpart,
@@ -274,6 +275,7 @@ def made_pods_schema() -> Schema:
         ),
         "gang": about("binds all pods to nodes at once, or none (none)", {"enum": list(podspec.GANGS)}),
         "queue": about("of the gang's scheduler", SCALAR),
+        "source": about("where pods get the workspace without a client", source_schema()),
         "node_selector": about("labels of the nodes", values),
         "tolerations": about("as in a pod spec", items(fields)),
         "volumes": about("claim, host_path, empty_dir, secret, config_map or nfs; path, read_only", items(fields)),
@@ -291,6 +293,16 @@ def made_pods_schema() -> Schema:
     groups: Schema = {"type": "object", "minProperties": 1, "propertyNames": names, "additionalProperties": group}
     shapes["groups"] = about("pods that are made in several ways, by group; a key replaces that beside groups:", groups)
     return {**keyed(podspec.MADE_KEYS, shapes), "anyOf": [{"required": ["image"]}, {"required": ["groups"]}]}
+
+
+def source_schema() -> Schema:
+    """Return the shape of ``source:`` of pods."""
+    shapes: dict[str, Schema] = {
+        podcode.GIT: about("a URL of git, without a password", TEXT),
+        "ref": about("a commit, tag or branch (the default branch)", SCALAR),
+        "secret": about("a Secret with username and password, or ssh-privatekey and known_hosts", TEXT),
+    }
+    return any_of({"enum": [podcode.CONFIG_MAP]}, keyed(podcode.GIT_KEYS, shapes, [podcode.GIT]))
 
 
 def slurm_schema() -> Schema:

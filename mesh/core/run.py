@@ -181,6 +181,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     sync: bool = True  # send the workspace before the start
     sync_timeout: float = 0.0  # from the first host's sync to the end of the last one's; 0: none
     existing: bool = False  # the workspace on the hosts is one that is there already: without it there is no run
+    fetched: str = ""  # where the hosts have got that workspace from, for people; "": it was sent
     fresh: bool = False  # remove from the workspaces on hosts what was made there
     fan_out: bool = True  # hosts may hand on among themselves what they all lack
     lock: bool = True  # take the lock of every host

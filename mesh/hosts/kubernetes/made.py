@@ -14,11 +14,11 @@ from mesh.backends.pods.api import Api, ApiAway, ApiFailed
 from mesh.backends.pods.objects import Meta, Pod
 from mesh.config.podspec import MadePods
 from mesh.core.cluster import DEFAULT_REMOTE_DIR, Cluster, PodPlace
-from mesh.core.errors import NoHosts
+from mesh.core.errors import NoHosts, UsageError
 from mesh.core.findings import Finding, failed
 from mesh.core.statusline import StatusLine
 from mesh.hosts.interfaces import Purpose
-from mesh.hosts.kubernetes import render
+from mesh.hosts.kubernetes import code, render
 from mesh.hosts.kubernetes.choice import all_hosts, counted_groups, hosts_of, in_groups
 from mesh.hosts.kubernetes.clearing import remove_ended
 from mesh.hosts.kubernetes.making import Maker, NotOurs
@@ -108,6 +108,8 @@ def maker_of(cluster: Cluster, notify: StatusLine, until: float = 0.0) -> tuple[
     """Return the API and the maker of a cluster's pods. until: seconds since the epoch before which they stay"""
     source = cluster.source
     assert isinstance(source, MadePods)
+    if source.template.source is not None and cluster.remote_dir != DEFAULT_REMOTE_DIR:
+        raise UsageError(f"{cluster.name}: remote_dir has no meaning beside source:", hint="leave one of them out")
     place = PodPlace(context=source.context, namespace=source.namespace, container=render.CONTAINER)
     api = api_of(place, source.place)
     made = Made(cluster=cluster.name, user=user_here(), source=source, python=cluster.python, until=until)
@@ -141,7 +143,10 @@ def _with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod]) -> Cluster
     remote_dir = render.REMOTE_DIR if cluster.remote_dir == DEFAULT_REMOTE_DIR else cluster.remote_dir
     hosts = in_groups(pods, hosts_of(pods, place, all_run=False))
     note = f"pods of namespace {place.namespace} that mesh has made"
-    return replace(cluster, hosts=hosts, backend="pods", pods=place, remote_dir=remote_dir, note=note)
+    found = replace(cluster, hosts=hosts, backend="pods", pods=place, remote_dir=remote_dir, note=note)
+    if (source := cluster.source.template.source) is not None:
+        found = replace(found, workspace=code.PROJECT, fetched=source.line)
+    return found
 
 
 def _listed(cluster: Cluster) -> str:
