@@ -10,10 +10,11 @@ from difflib import get_close_matches
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mesh.config.podcode import GIT, Code
 from mesh.config.podspec import GROUP_NAME_CHARACTERS, PODS_MAX, MadePods, PodGroup, PodTemplate
 from mesh.core.errors import UsageError
 from mesh.hosts.kubernetes.render import merged, safe
-from mesh.launchpad.runtime.pods import Config, Resource
+from mesh.launchpad.runtime.pods import Config, GitSource, Resource, Source
 
 GROUP_VARIABLE = "LP_GROUP"  # has the name of its group in each pod
 HOLD_S = 60.0  # that pods outlive the program of a client that was killed
@@ -176,6 +177,21 @@ def prerun_of(parts: Sequence[PodPart]) -> tuple[str, ...]:
     return tuple(
         f'if [ "${GROUP_VARIABLE}" = {part.group.name} ]; then\n{part.prerun}\nfi' for part in parts if part.prerun
     )
+
+
+def code_of(source: Source | None) -> Code | None:
+    """Return where pods get the code; None for the directory of the program. Raises UsageError for credentials."""
+    if not isinstance(source, GitSource):
+        return None
+    if source.username or source.password:
+        hint = (
+            "kubectl create secret generic forge --from-literal=username=NAME --from-literal=password=TOKEN\n"
+            'GitSource(url, secret="forge")'
+        )
+        raise UsageError(
+            "GitSource: username and password would stand in the program: put them into a Secret", hint=hint
+        )
+    return Code(kind=GIT, url=source.url, ref=source.ref, secret=source.secret)
 
 
 def namespace_of(named: str | None, configs: Mapping[str, Config]) -> str:

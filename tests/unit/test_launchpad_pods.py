@@ -16,10 +16,10 @@ from mesh.core.errors import UsageError
 from mesh.hosts.kubernetes import render
 from mesh.hosts.kubernetes.render import Made
 from mesh.launchpad import lp_k8s, lp_ssh, podlaunch
-from mesh.launchpad.lp_k8s import Config, Container, GitSource, Resource, ResourceRange
+from mesh.launchpad.lp_k8s import Config, Container, GitSource, Resource, ResourceRange, Source
 from mesh.launchpad.lp_k8s.util import get_namespace
-from mesh.launchpad.podlaunch import MADE, base_of, cluster_of
-from mesh.launchpad.podparts import namespace_of, parts_of, prerun_of, read_command
+from mesh.launchpad.podlaunch import MADE, _placed, base_of, cluster_of
+from mesh.launchpad.podparts import code_of, namespace_of, parts_of, prerun_of, read_command
 from mesh.launchpad.runtime.pods import Quantity
 from mesh.launchpad.translating import Plan, translate
 from tests.conftest import REPOSITORY, Home
@@ -200,9 +200,17 @@ def test_a_cluster_of_the_file_has_what_a_launch_does_not_name(home: Home, monke
         base_of("pod")
 
 
-def test_a_source_of_git_is_refused() -> None:
-    with pytest.raises(UsageError, match="GitSource"):
-        podlaunch.launch(lp.Program("x"), source=GitSource("https://h/r"))
+def test_a_source_of_git_is_that_of_all_pods_and_has_no_password() -> None:
+    code = code_of(GitSource("https://h/r", ref="v1", secret="forge"))
+    source = _placed(Cluster(name="", hosts=(), source=MADE), "team", code)
+    parts = parts_of({"a": 1, "b": 2}, {"a": IMAGE, "b": IMAGE}, source)
+    found = cluster_of("x", parts, Cluster(name="", hosts=(), source=source)).source
+    assert isinstance(found, MadePods)
+    assert found.namespace == "team"
+    assert {found.template.source, *(group.template.source for group in found.groups)} == {code}
+    assert (code_of(None), code_of(Source())) == (None, None)
+    with pytest.raises(UsageError, match="put them into a Secret"):
+        podlaunch.launch(lp.Program("x"), source=GitSource("https://h/r", "me", "secret"))
 
 
 def test_the_namespace_is_that_of_the_current_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
