@@ -19,6 +19,7 @@ from mesh.backends.pods.objects import Pod, Pods, Thing, Things
 from mesh.config.clusters import find_cluster
 from mesh.config.kubernetes import Pods as ExistingPods
 from mesh.config.podspec import MadePods
+from mesh.config.userspaces import pod_home, with_home
 from mesh.core.amounts import ago
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
@@ -52,8 +53,9 @@ def objects_text(name: str, clusters_file: str = "") -> str:
     cluster = with_archive(_named(name, clusters_file))
     if not isinstance(cluster.source, MadePods):
         raise UsageError(f"{name}: mesh makes no pods for it", hint=f"mesh pods show {name}")
-    made = Made(cluster=name, user=user_here(), source=cluster.source, python=cluster.python)
-    pods = [pod_object(made, index, ROOT_UID) for index in range(cluster.source.nodes)]
+    source = with_home(cluster.source, pod_home(os.environ))
+    made = Made(cluster=name, user=user_here(), source=source, python=cluster.python)
+    pods = [pod_object(made, index, ROOT_UID) for index in range(source.nodes)]
     secrets = [secret_object(made, ROOT_UID)] if made.has_switchboard else []
     beside = [*render.archive_objects(made, ROOT_UID), *render.gang_objects(made, ROOT_UID)]
     return _yaml([root_object(made), *secrets, *beside, *pods])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mesh.cli import userpodoptions
 from mesh.cli.option import OTHER, AnyOption, Option
 from mesh.core.errors import UsageError
 
@@ -26,3 +27,4 @@ GANG = Option(
 )
 
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]
+TABLE += userpodoptions.TABLE

@@ -9,7 +9,7 @@ from mesh.cli.inspection import GROUP
 from mesh.cli.options import Given
 from mesh.cli.speech import columns, show
 
-family("pods", GROUP, "Show pods of Kubernetes, and what they need.")
+family("pods", GROUP, "Show pods of Kubernetes, and give users a place for them.")
 
 
 @command(

@@ -23,6 +23,7 @@ from mesh.cli import (  # noqa: F401
     otherstlaunch,
     pages,
     pods,
+    podusers,
     repl,
     runs,
     serve,
@@ -76,6 +77,7 @@ def status(arguments: Sequence[str]) -> int:
         if not rest or rest[0] in HELP:
             show(family_overview(name))
             return 0
+        rest = otherstlaunch.ordered(rest) if name == otherstlaunch.FAMILY else rest
         name, rest = f"{name} {rest[0]}", rest[1:]
     if name not in COMMANDS:
         from mesh.cli.habits import unknown_command, unknown_verb  # only for mistakes

@@ -252,6 +252,15 @@ def is_name(text: str) -> bool:
     return len(text) <= NAME_CHARACTERS and bool(_NAME.fullmatch(text))
 
 
+def is_quantity(text: str) -> bool:
+    """Return True for a quantity of Kubernetes.
+
+    >>> is_quantity("64Gi"), is_quantity("many")
+    (True, False)
+    """
+    return bool(_QUANTITY.fullmatch(text))
+
+
 def name_of(section: Section, key: str) -> str:
     """Return the name below a key; a problem is noted for one that is none."""
     found = section.text(key, EXPECTED_NAME)

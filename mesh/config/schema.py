@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from mesh.config import (
     clusters,
+    gpushare,
     kubernetes,
     modules,
     notify,
@@ -161,6 +162,10 @@ def project_shapes() -> dict[str, Schema]:
         "program": about(
             "where nodes of programs run, by label",
             any_of({"type": "object", "additionalProperties": keyed(programpart.LABEL_KEYS, node)}, NOTHING),
+        ),
+        "gpu_share": about(
+            "resources by which pods share GPUs",
+            any_of(keyed(gpushare.KEYS, dict.fromkeys(gpushare.KEYS, TEXT)), NOTHING),
         ),
         "notify": about("at the end of a run", any_of(notification, items(notification), NOTHING)),
         "workspace": about("another directory to send, relative to this file", TEXT),

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeAlias
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import asdict
 from yaml.nodes import MappingNode, Node, SequenceNode
 
 from mesh.config import clusters, yamlfile
@@ -75,6 +76,7 @@ PROJECT_VALUES: Mapping[str, Shown] = {
     **{name: partial(_section, name=name) for name in SECTIONS},
     "notify": lambda project: _joined(map(_notification, project.notify)),
     "program": lambda project: _joined(map(_nodes, project.program.items())),
+    "gpu_share": lambda project: _joined(f"{key}: {name}" for key, name in asdict(project.gpu_share).items() if name),
 }
 
 

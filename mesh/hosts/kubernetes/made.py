@@ -13,6 +13,7 @@ from mesh.backends.pods import state
 from mesh.backends.pods.api import Api, ApiAway, ApiFailed
 from mesh.backends.pods.objects import Meta, Pod
 from mesh.config.podspec import MadePods
+from mesh.config.userspaces import pod_home, with_home
 from mesh.core.cluster import DEFAULT_REMOTE_DIR, Cluster, PodPlace
 from mesh.core.errors import NoHosts, UsageError
 from mesh.core.findings import Finding, failed
@@ -112,6 +113,7 @@ def maker_of(cluster: Cluster, notify: StatusLine, until: float = 0.0) -> tuple[
         raise UsageError(f"{cluster.name}: remote_dir has no meaning beside source:", hint="leave one of them out")
     place = PodPlace(context=source.context, namespace=source.namespace, container=render.CONTAINER)
     api = api_of(place, source.place)
+    source = with_home(source, pod_home(os.environ))
     made = Made(cluster=cluster.name, user=user_here(), source=source, python=cluster.python, until=until)
     return api, Maker(api, made, PodsRecords(os.environ), notify, warn=_report)
 
@@ -139,7 +141,14 @@ def _with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod]) -> Cluster
     assert isinstance(cluster.source, MadePods)
     is_large = cluster.source.nodes >= cluster.source.switchboard_from
     selector = f"{render.ROOT}={uid}"
-    place = replace(api.place, container=render.CONTAINER, selector=selector, switchboard=is_large)
+    home = pod_home(os.environ)
+    place = replace(
+        api.place,
+        container=render.CONTAINER,
+        selector=selector,
+        switchboard=is_large,
+        setup=home.setup if home else "",
+    )
     remote_dir = render.REMOTE_DIR if cluster.remote_dir == DEFAULT_REMOTE_DIR else cluster.remote_dir
     hosts = in_groups(pods, hosts_of(pods, place, all_run=False))
     note = f"pods of namespace {place.namespace} that mesh has made"
