@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mesh.config.kubernetes import Pods
-from mesh.config.podspec import NAME_CHARACTERS, MadePods, Volume, is_name
+from mesh.config.podspec import NAME_CHARACTERS, MadePods, PodTemplate, Volume, is_name
 from mesh.core.errors import UsageError
 
 PREFIX = "user-"  # of a user's namespace, which is also the name of the cluster that is the user's dev pod
@@ -76,8 +76,14 @@ def pod_home(environ: Mapping[str, str]) -> PodHome | None:
 
 def with_home(source: MadePods, home: PodHome | None) -> MadePods:
     """Return pods that mount the user's volume as well, unless they have another one at its path."""
-    template = source.template
-    if home is None or any(volume.path.rstrip("/") == home.path for volume in template.volumes):
+    if home is None:
         return source
+    groups = tuple(replace(group, template=_mounting(group.template, home)) for group in source.groups)
+    return replace(source, template=_mounting(source.template, home), groups=groups)
+
+
+def _mounting(template: PodTemplate, home: PodHome) -> PodTemplate:
+    if any(volume.path.rstrip("/") == home.path for volume in template.volumes):
+        return template
     volume = Volume(kind="claim", value=home.claim, path=home.path)
-    return replace(source, template=replace(template, volumes=(*template.volumes, volume)))
+    return replace(template, volumes=(*template.volumes, volume))

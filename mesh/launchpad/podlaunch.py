@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from mesh.api.choosing import cluster_file, default_cluster, with_archive
+from mesh.api.choosing import cluster_file, default_cluster, project_here, with_archive
 from mesh.api.held import find_hosts
 from mesh.api.podhold import down_pods
 from mesh.config.clusters import find_cluster
@@ -128,7 +128,7 @@ def launch(
     found = []
     for program in [programs] if isinstance(programs, Program) else list(programs):
         counts = {label: len(nodes) for label, nodes in program.groups.items()}
-        parts = podparts.parts_of(counts, configs, _source(base))
+        parts = podparts.parts_of(counts, configs, _source(base), project_here().gpu_share)
         found.append(_launched(program, parts, base, chosen, str(terminal or "")))
     return found[0] if isinstance(programs, Program) else [*found]
 

@@ -10,6 +10,7 @@ import pytest
 
 from mesh import launchpad as lp
 from mesh.backends.pods.objects import Pod
+from mesh.config.gpushare import GpuShare
 from mesh.config.podspec import MadePods, PodGroup, PodTemplate
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
@@ -145,9 +146,17 @@ def test_what_mesh_does_not_have_is_refused(label: str) -> None:
 
 
 def test_a_resource_that_kubernetes_does_not_have_is_refused() -> None:
-    config = Config(Container(image="x", resources=Resource(nvidia_gpu=2, nvidia_gpu_memory=4000)))
-    with pytest.raises(UsageError, match="nvidia_gpu_memory is no resource of Kubernetes"):
+    config = Config(Container(image="x", resources=Resource(nvidia_gpu=2, nvidia_gpus=4000)))
+    with pytest.raises(UsageError, match="nvidia_gpus is no resource of Kubernetes"):
         parts_of({"tester": 1}, {"tester": config}, None)
+
+
+def test_parts_of_gpus_are_the_resources_that_the_project_names() -> None:
+    config = Config(Container(image="x", resources=Resource(nvidia_gpu=2, nvidia_gpu_memory=4000)))
+    with pytest.raises(UsageError, match="no resource is named for nvidia_gpu_memory"):
+        parts_of({"tester": 1}, {"tester": config}, None)
+    (part,) = parts_of({"tester": 1}, {"tester": config}, None, GpuShare(memory="nvidia.com/gpumem"))
+    assert part.group.template.limits == {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4000"}
 
 
 def test_a_namespace_is_that_of_the_launch_or_the_only_one_of_its_configurations() -> None:
