@@ -19,6 +19,8 @@ import websocket
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PATIENCE_S = 60.0
 POLL_S = 0.05
+# Width, height and scheme of the windows in which pages are looked at.
+LOOKS = [(1280, 900, "light"), (1280, 900, "dark"), (390, 844, "light"), (390, 844, "dark")]
 FLAGS = (
     "--headless=new",
     "--no-sandbox",  # tests run as root, where Chromium has none
@@ -113,6 +115,17 @@ class Tab:
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def violations(self) -> list[str]:
+        """Return the rules of accessibility that the page breaks, by axe, each with the first element."""
+        import axe_core_python
+
+        if not self.value("'axe' in window"):
+            program = os.environ.get("MESH_AXE") or Path(axe_core_python.__file__).with_name("axe.min.js")
+            self.value(Path(program).read_text(encoding="utf-8") + "\n;0")
+        found = self.value("axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations)")
+        first = [(one["id"], one["nodes"][0]) for one in found]
+        return [f"{rule}: {node['html'][:300]} {node.get('failureSummary')}" for rule, node in first]
 
     def picture(self, path: Path) -> None:
         """Write a picture of the page."""

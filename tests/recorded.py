@@ -10,6 +10,7 @@ from mesh.core.cluster import Host, place_ranks
 from mesh.core.events import Connected, Event, Exited, Finished, Gone, Output, Ready, Silent, Started, Stream, Synced
 from mesh.core.outcome import Cause, Outcome
 from mesh.rundir.writer import StoreSink
+from tests.conftest import Home
 from tests.specs import spec_of
 
 BEGIN = 1_700_000_000.0  # seconds since the epoch
@@ -32,6 +33,13 @@ def steps(count: int, *, missing: int = -1) -> list[Output]:
         for rank in range(RANKS)
         if rank != missing or step < 2
     ]
+
+
+def runs_of(home: Home) -> Path:
+    """Return the directory of a user's runs, made if need be."""
+    directory = home.path / ".local/state/mesh/runs"
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
 
 
 def abandon(sink: StoreSink) -> None:

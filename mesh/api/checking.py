@@ -55,11 +55,12 @@ def check(
     clusters_file: str = "",
     paths: Sequence[str] = (),
     programs: Sequence[str] = (),
+    workspaces: bool = False,
 ) -> list[HostReport]:
     """See whether every host of a cluster is fit for a run, and all of them together; takes no lock.
 
     paths: that must be there, readable, and the same on all hosts; relative ones are in the workspace there
-    programs: names that must be on PATH
+    programs: names that must be on PATH; workspaces: report the size of each workspace
     No host is made for it: of a cluster without hosts there is one report, which has the name of the cluster.
     Raises UsageError, and MeshError if the hosts of a cluster cannot be found.
     """
@@ -87,6 +88,7 @@ def check(
         lock=is_shared,
         paths=tuple(dict.fromkeys(paths)),
         programs=tuple(dict.fromkeys(programs)),
+        workspaces=workspaces,
         master_port=options.master_port,
         steps=carrier_of(found).steps,
         hints=carrier_of(found).hints,

@@ -8,12 +8,13 @@ from msgspec import Struct, field
 
 from mesh.check import comparing, reaching
 from mesh.check.workers import Numbers
+from mesh.core.amounts import told_bytes
 from mesh.core.cluster import Placement
 from mesh.core.events import CONNECTING, POD_STEPS, SLURM_STEPS, SSH_STEPS, PrepareFailed
 from mesh.core.findings import NAMES, Finding, Verdict, failed, ok, unknown, warning
 from mesh.engine.inquiry import Inquiry, Questions
 from mesh.protocol import questions
-from mesh.protocol.answers import Owner
+from mesh.protocol.answers import Owner, WorkspaceSizes
 from mesh.protocol.replies import Facts, Failure, HostName, Nothing, ProgramPlace
 from mesh.remote.owners import other_line, other_run, owner_line
 
@@ -42,6 +43,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
     lock: bool = True  # look whether another run has the lock
     paths: tuple[str, ...] = ()  # that must be there, and be the same on all hosts
     programs: tuple[str, ...] = ()  # that must be on PATH
+    workspaces: bool = False  # look for their sizes
     program_hint: str = ""  # advice if one is missing; "": the usual
     master_port: int = 0  # on the first host, which the others must reach; 0: any that mesh would choose
     steps: Sequence[str] = SSH_STEPS  # on the way to an agent, in their order
@@ -62,6 +64,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
                 ("versions", self.venv is not None),
                 ("path", self.paths),
                 ("program", self.programs),
+                ("workspaces", self.workspaces),
             )
             if not looks
         }
@@ -92,6 +95,7 @@ class Checkup:
             lock=wanted.lock,
             paths=wanted.paths,
             programs=wanted.programs,
+            workspaces=wanted.workspaces,
             worker=self._numbers.are_known,
         )
 
@@ -176,6 +180,8 @@ def host(facts: Facts, clock: float, wanted: Wanted, is_dead: Callable[[Owner], 
         found.append(ok("modules", "; ".join(facts.modules)))
     if wanted.lock:
         found += [_lock(facts.lock, is_dead), _users(facts, clock)]
+    if facts.workspaces is not None:
+        found.append(_workspaces(facts.workspaces))
     return found + [_program(name, told, wanted.program_hint) for name, told in facts.programs.items()]
 
 
@@ -288,6 +294,13 @@ def _logout(what: str, user: str) -> Finding:
         "systemd-logind ends what a login leaves behind (KillUserProcesses): a detached run ends as its client leaves"
     )
     return warning("logout", told, hint)
+
+
+def _workspaces(found: Failure | WorkspaceSizes) -> Finding:
+    if isinstance(found, Failure):
+        return Finding(name="workspaces", verdict=Verdict.UNKNOWN, told=found.error)
+    told = [f"{name} {told_bytes(size)}" for name, size in sorted(found.sizes.items(), key=lambda one: -one[1])]
+    return ok("workspaces", ", ".join(told) or "none")
 
 
 def _program(name: str, found: Failure | ProgramPlace, hint: str) -> Finding:

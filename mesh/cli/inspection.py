@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from mesh import api
 from mesh.cli import options as o
+from mesh.cli import pageoptions as p
 from mesh.cli.command import Takes, command
 from mesh.cli.options import Given
 from mesh.cli.reports import (
@@ -53,6 +54,7 @@ def check(given: Given) -> int:
         clusters_file=given[o.CLUSTERS],
         paths=given[o.PATHS],
         programs=given[o.PROGRAMS],
+        workspaces=given[p.WORKSPACES],
     )
     as_table = table(reports, columns(), paint_of(sys.stdout))
     show([dumps([report_as_dict(report) for report in reports])] if given[o.JSON_LIST] else as_table)

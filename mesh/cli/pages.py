@@ -93,7 +93,7 @@ def report(given: Given) -> None:
     GROUP,
     "RUN RUN",
     takes=Takes.PATHS,
-    examples=(("mesh diff lr3 lr4", "arguments, environment, git, tree, hosts, end"),),
+    examples=(("mesh diff lr3 lr4", "arguments, environment, git, tree, packages, hosts, end"),),
 )
 def diff(given: Given) -> int:
     """Show in which facts two runs differ; status 1 if there are any."""

@@ -19,6 +19,7 @@ COMMAND_WIDTH = 60  # characters of a command
 HEALTHY_ROWS = 8  # healthy hosts that a long table shows
 RUN_COLUMNS = ("run", "cluster", "owner", "age", "hosts", "ranks", "state", "devices", "command")
 RUN_DROPPED = ("devices", "owner", "ranks", "hosts", "cluster", "age")  # in a narrow terminal, the first one first
+WORKSPACES = "workspaces"  # the finding about their sizes; no column either
 MODULES = "modules"  # the finding about what modules have left on hosts; no column of its own
 CELL_WIDTH = 16  # characters of a cell; longer texts stand below the table
 
@@ -49,7 +50,11 @@ def table(reports: Sequence[HostReport], width: int = 0, paint: Paint | None = N
     A column where there is nothing to see is only named.
     width: of a row, 0: unlimited; where that is too little, columns stand below each other; paint: None: no colours
     """
-    findings = [finding for report in reports for finding in report.findings if finding.name != MODULES]
+    from mesh.core.ranks import few
+
+    findings = [
+        finding for report in reports for finding in report.findings if finding.name not in (MODULES, WORKSPACES)
+    ]
     names = list(dict.fromkeys(finding.name for finding in findings))
     cells = {report.host: {name: _cell(report, name) for name in names} for report in reports}
     hidden = any(cell == SHORT["unknown"] for row in cells.values() for cell in row.values())
@@ -67,6 +72,8 @@ def table(reports: Sequence[HostReport], width: int = 0, paint: Paint | None = N
         where = " elsewhere" if hidden else " everywhere" if len(reports) > 1 else ""
         yield f"ok{where}: {', '.join(dull)}"
     yield from _set_up(reports)
+    for told, hosts in _hosts_by_text(reports, WORKSPACES).items():
+        yield f"workspaces on {few(hosts)}: {told}"
     from mesh.core.findings import explain
 
     for lines in explain({report.host: report.findings for report in reports}):
@@ -77,13 +84,18 @@ def _set_up(reports: Sequence[HostReport]) -> Iterator[str]:
     """Yield a line for each thing that modules have left on hosts on purpose."""
     from mesh.core.ranks import few
 
+    for told, names in _hosts_by_text(reports, MODULES).items():
+        yield f"set up by modules on {few(names)}: {told} (`mesh setup --undo` removes it)"
+
+
+def _hosts_by_text(reports: Sequence[HostReport], name: str) -> dict[str, list[str]]:
+    """Return the hosts by the texts of their findings of a name."""
     hosts: dict[str, list[str]] = {}
     for report in reports:
         for finding in report.findings:
-            if finding.name == MODULES:
+            if finding.name == name and finding.told:
                 hosts.setdefault(finding.told, []).append(report.host)
-    for told, names in hosts.items():
-        yield f"set up by modules on {few(names)}: {told} (`mesh setup --undo` removes it)"
+    return hosts
 
 
 def _parts(rows: Sequence[Sequence[str]], width: int) -> Iterator[list[list[str]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, TextIO
 
 from mesh.core.errors import MeshError, OutputClosed
@@ -43,6 +44,8 @@ def show(lines: Iterable[str]) -> None:
     """Print lines on stdout. Raises OutputClosed if its reader is gone, MeshError if it cannot be written."""
     if sys.stdout is None:  # mesh ... >&-
         return
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a locale may lack characters of a name or an output
     try:
         sys.stdout.writelines(f"{line}\n" for line in lines)
         sys.stdout.flush()

@@ -45,7 +45,8 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
             counts = {"files": files, "unchanged": unchanged, "bytes": size, "special_modes": special}
             yield {**_host("pulled", event, placement), **counts, "seconds": seconds}
         case Ready():
-            yield _host("ready", event, placement)
+            packages = {"packages": dict(event.packages)} if event.packages else {}
+            yield {**_host("ready", event, placement), **packages}
         case Busy(owner=owner):
             yield {**_host("busy", event, placement), "owner": owner}
         case PrepareFailed(step=step, message=message, hint=hint):

@@ -154,6 +154,7 @@ class Ready(HostEvent, frozen=True, kw_only=True):
     interfaces: Mapping[str, str] = field(default_factory=dict)  # NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME there
     status: int = 0  # 127: the host has no such command; 126: it cannot execute it; 0: no such finding
     nearest: str = ""  # the name of a similar command there; "": none
+    packages: Mapping[str, str] = field(default_factory=dict)  # versions by names; only of the first host
 
 
 class PrepareFailed(HostEvent, frozen=True, kw_only=True):

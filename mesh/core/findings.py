@@ -34,12 +34,12 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 Findings = Mapping[int, list[Finding]]  # by node
 
-# In their order in output; the last two only if they are asked for.
+# In their order in output; the last three only if they are asked for.
 NAMES = (
     *("reachable", "host key", "login", "api", "rights", "admission", "slurm", "schedule"),
     *("switchboard", "image", "python3"),
     *("bash", "home", "disk", "memory", "shm", "clock", "name", "lock", "users"),
-    *("modules", "worker", "devices", "logout", "versions", "network", "master port", "path", "program"),
+    *("modules", "worker", "devices", "logout", "versions", "network", "master port", "path", "program", "workspaces"),
 )
 
 

@@ -64,12 +64,15 @@ class Group(Struct, frozen=True, kw_only=True):
 
     def headline(self) -> str:
         """Return one line: the processes, the innermost call of the user's own code, and the innermost one of all."""
-        what = self.words
-        if not what and self.frames:
-            innermost = self.frames[0]
-            own = next((frame for frame in self.frames if not frame.is_library), innermost)
-            what = own.told() + (f", in {innermost.told()}" if own is not innermost else "")
-        return plain(f"[{self._ranks()}] {self._who()}{what or 'no Python code is running'}")
+        return plain(f"[{self._ranks()}] {self._who()}{self.where()}")
+
+    def where(self) -> str:
+        """Return the innermost call of the user's own code, and the innermost one of all."""
+        if self.words or not self.frames:
+            return self.words or "no Python code is running"
+        innermost = self.frames[0]
+        own = next((frame for frame in self.frames if not frame.is_library), innermost)
+        return own.told() + (f", in {innermost.told()}" if own is not innermost else "")
 
     def details(self) -> Iterator[str]:
         """Yield the same with all calls, innermost first."""
@@ -173,6 +176,7 @@ def as_dict(group: Group) -> dict[str, object]:
         "program": group.program,
         "how": group.how,
         "words": group.words,
+        "where": plain(group.where()),
         "frames": [{"function": frame.function, "file": frame.file, "line": frame.line} for frame in group.frames],
         "processes": [asdict(process) for process in group.processes],
     }

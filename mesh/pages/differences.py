@@ -1,4 +1,4 @@
-"""The differences of two runs: arguments, environment, git, tree, hosts and the end."""
+"""The differences of two runs: arguments, environment, git, tree, packages, hosts and the end."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def facts(record: Record) -> dict[str, str]:
         "tree": tree(record.directory),
         "environment": ", ".join(texts(about, "env")),
     }
+    found |= {f"package {name}": version for name, version in packages(record.directory).items()}
     found |= {f"rule {name}": _short(value) for name, value in rules.items()}
     found |= {name: _short(value) for name, value in inner(about, "spec").items() if name not in _OWN and value}
     found |= {
@@ -79,6 +80,20 @@ def trees(directory: Path) -> Mapping[str, str]:
 def tree(directory: Path) -> str:
     """Return the tree hash that the hosts have; all of them, by commas, if they differ."""
     return ", ".join(dict.fromkeys(trees(directory).values()))
+
+
+def packages(directory: Path) -> dict[str, str]:
+    """Return the versions of Python and its packages on the first host, by the events of the run."""
+    for one in all_events(directory):
+        if found := inner(one.fields, "packages"):
+            return {name: text(found, name) for name in found}
+    return {}
+
+
+def tree_words(trees: Mapping[str, str]) -> str:
+    """Return the tree hash of the first host, and how many hosts have it; "" if none has it yet. trees: by hosts"""
+    known = list(trees.values())
+    return f"{known[0]}, equal on {known.count(known[0])} of {len(known)} hosts" if known else ""
 
 
 def _took(about: Fields) -> str:

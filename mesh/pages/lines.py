@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import tempfile
 import time
 from array import array
@@ -11,11 +10,12 @@ from collections.abc import Callable, Collection, Iterator
 
 from msgspec import Struct
 
+from mesh.core.errors import MeshError
 from mesh.core.events import Output, Stream
 from mesh.core.lines import LineCutter, Lines
 from mesh.core.ranks import members
+from mesh.pages.searching import OwnSearch, Search
 from mesh.pages.showing import cleaned, spans
-from mesh.rundir.grep import LineFilter
 from mesh.rundir.records import Record, State, read_record
 from mesh.rundir.replay import Replay
 from mesh.screen.fold import Fold, Folded
@@ -67,12 +67,16 @@ class FoldedOutput:
         record: Record,
         choice: Choice = EVERYTHING,
         seen: Callable[[Output], None] | None = None,
+        searching: Callable[[str], Search] = OwnSearch,
     ) -> None:
-        """seen: is called with each chunk of output. Raises re.error for a wrong expression, and OSError."""
+        """seen: is called with each chunk of output; searching: makes the search for an expression
+
+        Raises re.error for a wrong expression, and OSError.
+        """
         self._record, self._seen = record, seen
         streams = (Stream.SETUP,) if record.kind == "setup" and choice.streams == STREAMS else choice.streams
         placement = record.first_placement if set(streams) <= set(HOST_STREAMS) else record.placement
-        self._filter = LineFilter(re.compile(choice.grep)) if choice.grep else None
+        self._search = searching(choice.grep) if choice.grep else None
         self._replay = Replay(record, streams=streams, ranks=choice.ranks, since=choice.since)
         self._labels, self._ranks = Labels(placement, with_hosts=False), range(placement.world_size)
         self._folds = {stream: Fold(self._ranks) for stream in STREAMS if stream in streams}
@@ -80,6 +84,7 @@ class FoldedOutput:
         self._now = 0.0  # the time of the output that has come
         self._source: Iterator[Output] | None = None
         self._has_rest = False  # the output without a record in the index comes now
+        self._failure: MeshError | None = None
         self.is_complete = False  # the run has ended, and all of its output is here
         self._file = tempfile.TemporaryFile(prefix="mesh-lines-")  # noqa: SIM115
         self._ends, self._kinds, self._sets = array("Q"), array("B"), array("L")
@@ -97,22 +102,41 @@ class FoldedOutput:
         return self._replay.index_end
 
     def close(self) -> None:
-        """Remove the file."""
+        """Remove the file, and end the search."""
+        self.stop()
         self._replay.close()
         self._file.close()
 
+    def stop(self) -> None:
+        """End the search. May be called from any thread, also while output is folded."""
+        if self._search:
+            self._search.close()
+
     def advance(self, seconds: float) -> bool:
-        """Fold more output for about so many seconds; return True if more is there. Raises OSError."""
+        """Fold more output for about so many seconds; return True if more is there.
+
+        Raises OSError, and MeshError if the search cannot go on.
+        """
+        if self._failure:
+            raise self._failure
         if self.is_complete:
             return False
+        try:
+            return self._advance(seconds)
+        except MeshError as error:
+            self._failure = error  # the lines so far are not all, whoever asks later
+            raise
+
+    def _advance(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         if self._source is None:
             record = read_record(self._record.directory)  # before the output: then its end is the end of that output
             self._has_rest = record.state is not State.ON
             self._source = self._outputs()
         for number, output in enumerate(self._source):
-            self._take(output)
-            if number % SLICE_CHECK_CHUNKS == 0 and time.monotonic() > until:
+            if output.data:
+                self._take(output)
+            if (number % SLICE_CHECK_CHUNKS == 0 or not output.data) and time.monotonic() > until:
                 self._write()
                 return True
         self._source = None
@@ -161,13 +185,17 @@ class FoldedOutput:
             yield from self._filtered(self._replay.advance())
             if self._has_rest:
                 yield from self._filtered(self._replay.rest())
-                yield from self._filter.end() if self._filter else ()
+                yield from self._search.end() if self._search else ()
 
     def _filtered(self, outputs: Iterator[Output]) -> Iterator[Output]:
+        noted = self._noted(outputs) if self._seen else outputs
+        return self._search.through(noted) if self._search else noted
+
+    def _noted(self, outputs: Iterator[Output]) -> Iterator[Output]:
         for output in outputs:
             if self._seen:
                 self._seen(output)
-            yield from self._filter.feed(output) if self._filter else (output,)
+            yield output
 
     def _take(self, output: Output) -> None:
         self._now = max(self._now, output.time)
@@ -189,6 +217,7 @@ class FoldedOutput:
                 self._add(fold.end(rank, self._now), stream)
         for (rank, stream), cutter in self._cutters.items():
             self._add_lines(cutter.end(), rank, stream)
+        self.stop()
         self.is_complete = True
 
     def _add(self, found: list[Folded], stream: Stream) -> None:

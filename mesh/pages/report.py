@@ -13,7 +13,7 @@ from mesh import __version__
 from mesh.core.naming import RUN_ID
 from mesh.core.ranks import counted
 from mesh.pages.board import Board
-from mesh.pages.differences import trees
+from mesh.pages.differences import tree_words, trees
 from mesh.pages.events import Recorded, all_events
 from mesh.pages.fields import Fields, count, inner, number, objects, text
 from mesh.pages.lines import FoldedOutput
@@ -114,10 +114,7 @@ def _facts(found: _Content) -> Iterator[tuple[str, str]]:
         yield "exit", f"{record.exit_code} ({record.cause})"
     git = inner(about, "git")
     yield "git", f"{text(git, 'branch')} {text(git, 'commit')}".strip()
-    known = trees(record.directory)
-    if known:
-        first = next(iter(known.values()))
-        yield "tree", f"{first}, equal on {sum(one == first for one in known.values())} of {len(known)} hosts"
+    yield "tree", tree_words(trees(record.directory))
     yield "workspace", text(about, "workspace")
     yield "variables", ", ".join(sorted(name for group in record.spec.groups for name in group.env))
     yield "versions", f"report by mesh {__version__}, run directory of version {count(about, 'version')}"

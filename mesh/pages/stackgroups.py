@@ -22,21 +22,23 @@ class StackGroup(Struct, frozen=True, kw_only=True):
 def merged(groups: Iterable[Fields]) -> list[StackGroup]:
     """Return the groups with equal calls as one each, the smallest one first."""
     found: dict[tuple[str, tuple[str, ...]], set[int]] = {}
+    places: dict[tuple[str, tuple[str, ...]], str] = {}
     for group in groups:
         calls = tuple(_call(frame) for frame in objects(group, "frames"))
         role = text(group, "role")
         if role not in HELPERS:
             words = text(group, "words")
-            found.setdefault((role, (words, *calls) if words else calls), set()).update(numbers(group, "ranks"))
+            key = role, (words, *calls) if words else calls
+            found.setdefault(key, set()).update(numbers(group, "ranks"))
+            places[key] = text(group, "where") or (key[1] or ("no Python code is running",))[0]
     made = [
-        StackGroup(ranks=tuple(sorted(ranks)), head=_head(role, calls, ranks), calls=calls)
-        for (role, calls), ranks in found.items()
+        StackGroup(ranks=tuple(sorted(ranks)), head=_head(key[0], places[key], ranks), calls=key[1])
+        for key, ranks in found.items()
     ]
     return sorted(made, key=lambda one: (len(one.ranks), one.ranks))
 
 
-def _head(role: str, calls: tuple[str, ...], ranks: Iterable[int]) -> str:
-    where = calls[0] if calls else "no Python code is running"
+def _head(role: str, where: str, ranks: Iterable[int]) -> str:
     return f"[{told(ranks)}] {f'{role}: ' if role else ''}{where}"
 
 

@@ -39,6 +39,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+PACKAGES_MAX = 2000  # of a Python
 OUTPUT_BYTES = 1 << 20  # in one message; agents send at most 116 KiB
 HEADER_BYTES = 1 << 20  # of a message; lists of processes and paths are the longest
 ANSWER_BYTES = 16 << 20  # of the header of ``answer``: stacks, or all detached runs of a host
@@ -173,6 +174,9 @@ class Ready(AgentMessage, name="ready"):
     interfaces: Mapping[str, str] = field(named(INTERFACES, SHORT_TEXT, all_needed=False))
     status: int = field(integer(126, 127), default=0)  # as a shell's, if the command cannot be executed
     nearest: str = field(SHOWN, default="")  # a program with a similar name
+    packages: Mapping[str, str] = field(
+        mapping(SHOWN, PACKAGES_MAX), default={}
+    )  # of the first host: versions by names
 
 
 class Failed(AgentMessage, name="failed"):
@@ -362,3 +366,9 @@ ANSWERS: Table[AgentMessage] = Table(
     *(Stopped, Clear, Gone, Beat, NoSocket, Attached, NoAgent, Detached, StaysAttached, Introduced, Piece, Answer),
     *OF_NODES,
 )
+
+
+class WorkspaceSizes(Record):
+    """The workspaces on a host."""
+
+    sizes: Mapping[str, int] = field(mapping(COUNT))  # bytes on disk, by names

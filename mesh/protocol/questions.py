@@ -107,6 +107,7 @@ class Check(Question[Facts], name="check"):
     programs: Sequence[str] = field(TEXTS)
     lock: bool = field(TRUTH)  # look for the lock, and for other users' runs
     worker: bool = field(TRUTH)  # look for the number in a TPU
+    workspaces: bool = field(TRUTH, default=False)  # look for the sizes of workspaces
 
     def answered_by(self, *, has_enclosed: bool) -> Kind[Facts]:
         return record(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .answers import LOGIN_END, OTHERS, OtherUser, Owner
+from .answers import LOGIN_END, OTHERS, OtherUser, Owner, WorkspaceSizes
 from .kinds import (
     ADDRESS,
     ANYTHING,
@@ -363,6 +363,7 @@ def _versions(value: object, clean: Clean) -> dict[str, str]:
 VERSIONS = Kind(_versions, "object, versions of packages by name, with `program` and `python`")
 PYTHON = either(record(PythonMissing), record(PythonFailure), VERSIONS)
 PROGRAM = either(record(Failure), record(ProgramPlace))
+SIZES = either(record(Failure), record(WorkspaceSizes))
 A_PATH = either(record(Failure), record(PathAbsent), record(PathPresent))
 
 
@@ -394,3 +395,4 @@ class Facts(Record):
     modules: Sequence[str] = field(LINES, default=())  # that stay after runs: mounts
     memory_limit: int = field(COUNT, default=0)  # bytes that a container may have; 0: no limit
     shm_total: int = field(integer(-1, PLACE_MAX), default=-1)  # bytes of /dev/shm; -1: there is none
+    workspaces: Failure | WorkspaceSizes | None = field(nullable(SIZES), default=None)  # None: not asked for

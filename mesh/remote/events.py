@@ -101,8 +101,15 @@ def _once_a_run(message: Message, now: float, node: int, offset: float) -> HostE
             return events.PrerunDecided(time=now, node=node, entry=entry, why=why, missing=tuple(missing))
         case answers.Applied(facts=facts, applied=applied):
             return Applied(time=now, node=node, facts=tuple(facts), applied=tuple(applied))
-        case answers.Ready(interfaces=interfaces, status=status, nearest=nearest):
-            return events.Ready(time=now, node=node, interfaces=interfaces, status=status, nearest=nearest)
+        case answers.Ready():
+            return events.Ready(
+                time=now,
+                node=node,
+                interfaces=message.interfaces,
+                status=message.status,
+                nearest=message.nearest,
+                packages=message.packages,
+            )
         case answers.Failed(signal=number):
             killed_by = "" if number is None else f"signal {number}" if number else "a signal"
             return events.PrepareFailed(

@@ -115,7 +115,8 @@ async def end(process: asyncio.subprocess.Process) -> None:
 
 
 def _json(out: bytes) -> object:
-    try:
-        return json.loads(out)
-    except ValueError:
-        return None
+    """Return the JSON that a child has printed: of several lines, the list of their values. None: it is no JSON."""
+    for text in (out, b"[" + b",".join(out.splitlines()) + b"]"):
+        with contextlib.suppress(ValueError):
+            return json.loads(text)
+    return None

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 
 from mesh.pages.board import Board
 from mesh.pages.events import Recorded, read_events
+from mesh.pages.fields import text
 from mesh.pages.lines import EVERYTHING, Choice, FoldedOutput, Shown
 from mesh.pages.timeline import Timeline
 from mesh.rundir.layout import EVENTS, INDEX, LOGS, RECORD
 from mesh.rundir.records import Record, State, read_record
+from mesh.ui.search import ChildSearch
 
 VIEWS_MAX = 16  # that are kept for the next look
 FRESH_S = 0.2  # for which the result of a look holds
@@ -31,6 +33,7 @@ class View:
         self.board = Board(record.placement) if choice == EVERYTHING else None
         self.events: list[Recorded] = []
         self.timeline = Timeline(record.hosts, record.created)
+        self.trees: dict[str, str] = {}  # the tree hash of the workspace on each host
         self.version = 0  # grows with each change
         self.more = True  # there is output that is not folded yet
         self._place = 0
@@ -97,11 +100,12 @@ class View:
 
     def close(self) -> None:
         """Let go of the files."""
+        self._output.stop()  # a slow search has the lock
         with self.lock:
             self._output.close()
 
     def _fold(self) -> FoldedOutput:
-        return FoldedOutput(self.record, self._choice, self.board.output if self.board else None)
+        return FoldedOutput(self.record, self._choice, self.board.output if self.board else None, ChildSearch)
 
     def _take_events(self, board: Board) -> bool:
         """Note the next events; return True if there are no more. A crash may have cut the last line."""
@@ -111,6 +115,8 @@ class View:
             for one in found:
                 board.note(one.fields)
                 self.timeline.note(one.fields)
+                if text(one.fields, "event") == "synced":
+                    self.trees[text(one.fields, "host")] = text(one.fields, "tree")
             self.events += found
         return self._place in (before, self._size())
 

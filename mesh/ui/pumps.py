@@ -8,9 +8,17 @@ from collections.abc import AsyncIterator, Callable
 
 from starlette.concurrency import run_in_threadpool
 
+from mesh.core.errors import MeshError
+
 LOOK_S = 0.35  # between two looks at a run that is on
 IDLE_LOOK_S = 2.0  # at one that is over
+HINT = "the terminal of `mesh ui` has the traceback"
 KEEP_ALIVE_S = 10.0  # after which a stream without news sends a comment
+
+
+class PumpError(MeshError):
+    """A look that has failed for a reason that nobody has foreseen."""
+
 
 # Looks for news; returns their version, and the seconds to the next look. Is called in a thread.
 Look = Callable[[], tuple[int, float]]
@@ -24,12 +32,15 @@ class Pump:
         self.readers = 0
         self.is_closed = False  # the server ends, and with it all streams
         self.version = -1
-        self.error: OSError | None = None
+        self.error: OSError | PumpError | None = None
         self._news = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
 
     async def wait(self, version: int) -> None:
-        """Wait for another version than this one, at most KEEP_ALIVE_S. Raises OSError if the thing is gone."""
+        """Wait for another version than this one, at most KEEP_ALIVE_S.
+
+        Raises OSError if the thing is gone, and PumpError if a look has failed otherwise.
+        """
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._changed(version), KEEP_ALIVE_S)
         if self.error:
@@ -57,15 +68,33 @@ class Pump:
             try:
                 version, pause = await run_in_threadpool(self._look)
             except OSError as error:
-                self.error = error
-                async with self._news:
-                    self._news.notify_all()
+                await self._fail(error)
+                return
+            except Exception as error:
+                report(error)
+                await self._fail(PumpError(words(error), hint=HINT))
                 return
             if version != self.version:
                 async with self._news:
                     self.version = version
                     self._news.notify_all()
             await asyncio.sleep(pause)
+
+    async def _fail(self, error: OSError | PumpError) -> None:
+        """Have the streams of all readers end with an error."""
+        self.error = error
+        async with self._news:
+            self._news.notify_all()
+
+
+def words(error: Exception) -> str:
+    """Return an error of this program in a line."""
+    return f"mesh ui has failed: {type(error).__name__}: {error}"
+
+
+def report(error: Exception) -> None:
+    """Write the traceback of an error of this program to stderr."""
+    asyncio.get_running_loop().call_exception_handler({"message": words(error), "exception": error})
 
 
 class Pumps:

@@ -19,8 +19,7 @@ from mesh.core.events import Stream
 from mesh.core.ranks import choose_ranks
 from mesh.pages.differences import differences
 from mesh.pages.fields import objects, text
-from mesh.pages.lines import EVERYTHING, STREAMS, Choice, FoldedOutput
-from mesh.pages.metrics import Metrics
+from mesh.pages.lines import EVERYTHING, STREAMS, Choice
 from mesh.pages.stackgroups import merged
 from mesh.pages.verdicts import verdict_lines
 from mesh.rundir.listing import record_as_json
@@ -28,24 +27,25 @@ from mesh.rundir.records import Record
 from mesh.ui.actions import act
 from mesh.ui.children import Answer
 from mesh.ui.clusters import cluster_rows, known_cluster
+from mesh.ui.encoding import as_json
+from mesh.ui.pumps import HINT, report, words
 from mesh.ui.state import State
 from mesh.ui.streams import now_stream, run_stream
 
 WINDOW_LINES_MAX = 2000
-METRICS_LIMIT_S = 10.0
-SLICE_S = 0.5
+EXPRESSION_CHARACTERS_MAX = 1000
 STREAM_NAMES = {"stdout": (Stream.STDOUT,), "stderr": (Stream.STDERR,), "prerun": (Stream.PRERUN,)}
 T = TypeVar("T")
 Answering = Callable[[Request], Awaitable[Response]]
 
 
 class Json(Response):
-    """JSON in ASCII: a path or an argument that is not UTF-8 has halves of surrogate pairs, which only escapes hold."""
+    """JSON as browsers read it."""
 
     media_type = "application/json"
 
     def render(self, content: object) -> bytes:
-        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+        return as_json(content).encode()
 
 
 class NotThere(MeshError):
@@ -66,6 +66,9 @@ def answered(answer: Answering) -> Answering:
             return _problem(409, error)
         except OSError as error:
             return _problem(404, MeshError(f"cannot be read: {error.strerror or error}"))
+        except Exception as error:  # a page shows it in a line, as it does with all others
+            report(error)
+            return _problem(500, MeshError(words(error), hint=HINT))
 
     return guarded
 
@@ -97,6 +100,8 @@ def choice_of(request: Request, record: Record) -> Choice:
         of_host = frozenset(rank for node in nodes for rank in record.placement.ranks(node))
         ranks = of_host if ranks is None else ranks & of_host
     try:
+        if len(query.get("grep", "")) > EXPRESSION_CHARACTERS_MAX:
+            raise ValueError(f"an expression has at most {EXPRESSION_CHARACTERS_MAX} characters")
         re.compile(query.get("grep", ""))
         since = float(query.get("since") or 0.0)
     except (re.error, OverflowError, RecursionError, ValueError) as error:
@@ -184,22 +189,9 @@ async def timeline(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
-    """Return the numbers in the lines of a run by step."""
+    """Return the numbers in the lines of a run by step, as far as its output is read."""
     record = await run_in_threadpool(_record, request)
-
-    def find() -> dict[str, object]:
-        found = Metrics()
-        output = FoldedOutput(record, seen=found.output)
-        until = time.monotonic() + METRICS_LIMIT_S
-        try:
-            while (more := output.advance(SLICE_S)) and time.monotonic() < until:
-                pass
-        finally:
-            output.close()
-        points = {name: [point.row() for point in points] for name, points in found.points().items()}
-        return {"metrics": points, "cut": more}
-
-    return Json(await run_in_threadpool(find))
+    return Json(await run_in_threadpool(_state(request).numbers.of, record))
 
 
 async def stacks(request: Request) -> Response:
@@ -240,7 +232,7 @@ async def clusters(request: Request) -> Response:
 
 async def check(request: Request) -> Response:
     """Ask the hosts of a cluster, as `mesh check --json` does."""
-    return _of_child(await _asked(request, "check"))
+    return _of_child(await _asked(request, "check", "--workspaces"))
 
 
 async def top(request: Request) -> Response:
@@ -251,11 +243,11 @@ async def top(request: Request) -> Response:
     return Json({"status": answer.status, "found": answer.found, "error": answer.error, "history": history})
 
 
-async def _asked(request: Request, command: str) -> Answer:
+async def _asked(request: Request, *words: str) -> Answer:
     name = request.path_params["cluster"]
     if not await run_in_threadpool(known_cluster, name):
         raise NotThere("there is no such cluster", hint="mesh clusters")
-    return await _state(request).children.ask(command, "--json", name)
+    return await _state(request).children.ask(*words, "--json", name)
 
 
 async def jobs(request: Request) -> Response:
@@ -297,6 +289,16 @@ async def about(request: Request) -> Response:
     return Json({"actions": state.has_actions, "version": state.version, "now": time.time()})
 
 
+async def ps(request: Request) -> Response:
+    """Ask the hosts of all clusters for their runs, as `mesh ps --json` does."""
+    return _of_child(await _state(request).children.ask("ps", "--json"))
+
+
+async def storage(request: Request) -> Response:
+    """Ask for the sizes of the buckets that jobs mount, as `mesh job storage --json` does."""
+    return _of_child(await _state(request).children.ask("job", "storage", "--json"))
+
+
 _ANSWERS: dict[str, Answering] = {
     "about": about,
     "now": now,
@@ -311,7 +313,9 @@ _ANSWERS: dict[str, Answering] = {
     "clusters": clusters,
     "check/{cluster}": check,
     "top/{cluster}": top,
+    "ps": ps,
     "jobs": jobs,
+    "jobs/storage": storage,
     "jobs/{job:int}": job,
     "machines": machines,
 }

@@ -39,10 +39,10 @@ class Place:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self.socket.bind((ADDRESS, port))
+            self.socket.listen()
         except OSError as error:
             self.socket.close()
             raise MeshError(f"port {port} on {ADDRESS}: {error.strerror}", hint="mesh ui --port 0") from error
-        self.socket.listen()
         self.port: int = self.socket.getsockname()[1]
 
     @property
@@ -120,3 +120,4 @@ class _Server(uvicorn.Server):
         await self._state.children.close()
         await super().shutdown(sockets)
         self._state.views.close()
+        self._state.numbers.close()

@@ -6,6 +6,7 @@ from mesh import __version__
 from mesh.ui.children import Children
 from mesh.ui.history import History
 from mesh.ui.live import Views
+from mesh.ui.numbers import Numbers
 from mesh.ui.pumps import Pumps
 from mesh.ui.runlist import RunList
 from mesh.ui.streams import Cards
@@ -18,5 +19,6 @@ class State:
         """has_actions: runs may be stopped, signalled and detached"""
         self.has_actions, self.version = has_actions, __version__
         self.runs, self.views, self.pumps, self.children = RunList(), Views(), Pumps(), Children()
+        self.numbers = Numbers()
         self.history = History()
         self.cards = Cards(self.views, self.runs)

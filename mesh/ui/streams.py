@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator, Callable
 from itertools import islice, takewhile
 
+from mesh.pages.differences import tree_words
 from mesh.pages.timeline import mark_of
 from mesh.rundir.records import Record, State
+from mesh.ui.encoding import as_json
 from mesh.ui.live import View, Views
-from mesh.ui.pumps import IDLE_LOOK_S, LOOK_S, Pumps
+from mesh.ui.pumps import IDLE_LOOK_S, LOOK_S, PumpError, Pumps
 from mesh.ui.runlist import DAY_S, RunList, row_of
 
 EVENTS_MAX = 500  # in one message
@@ -22,7 +23,7 @@ RUNS_OF_DAY_MAX = 200
 def message(name: str, data: object, place: int | None = None) -> bytes:
     """Return a message of a stream. place: where another stream goes on after this message"""
     lead = "" if place is None else f"id: {place}\n"
-    return f"{lead}event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+    return f"{lead}event: {name}\ndata: {as_json(data)}\n\n".encode()
 
 
 async def run_stream(views: Views, pumps: Pumps, record: Record, place: int) -> AsyncIterator[bytes]:
@@ -38,7 +39,10 @@ async def run_stream(views: Views, pumps: Pumps, record: Record, place: int) -> 
                 try:
                     await pump.wait(version)
                 except OSError:
-                    yield message("gone", {"error": f"run {record.run}: its directory is gone"})
+                    yield message("gone", {"error": f"run {record.run}: its directory is gone", "hint": "mesh runs"})
+                    return
+                except PumpError as error:
+                    yield message("error", {"error": str(error), "hint": error.hint})
                     return
                 if pump.is_closed:
                     return
@@ -89,6 +93,7 @@ def state_of(view: View, rows: dict[int, list[object]]) -> dict[str, object]:
         "counts": view.board.counts(),
         "ranks": list(new.values()),
         "lease": view.record.spec.rules.lease,
+        "tree": tree_words(view.trees),
     }
 
 
@@ -120,7 +125,7 @@ class Cards:
                 continue
         since = time.time() - DAY_S
         today = list(takewhile(lambda row: _created(row) > since, self._runs.newest(RUNS_OF_DAY_MAX)))
-        text = json.dumps({"cards": cards, "today": today}, separators=(",", ":"))
+        text = as_json({"cards": cards, "today": today})
         if text != self._text:
             self._text = text
             self._version += 1
@@ -132,7 +137,11 @@ async def now_stream(pumps: Pumps, cards: Cards) -> AsyncIterator[bytes]:
     async with pumps.of("now", cards.look) as pump:
         version = -1
         while True:
-            await pump.wait(version)
+            try:
+                await pump.wait(version)
+            except PumpError as error:
+                yield message("error", {"error": str(error), "hint": error.hint})
+                return
             if pump.is_closed:
                 return
             if pump.version == version:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
 
 from mesh.api.podshow import role_text
+from tests.browser import LOOKS, Tab, browser
 from tests.conftest import Home
 from tests.desk import Desk, desk_of
 from tests.kubecluster.cluster import USER, Cluster
@@ -18,6 +20,14 @@ def desk(home: Home) -> Iterator[Desk]:
     """A user without any job; nothing of the user's jobs is left afterwards."""
     with desk_of(home) as desk:
         yield desk
+
+
+@pytest.fixture
+def tab(tmp_path: Path) -> Iterator[Tab]:
+    """A tab of a new browser."""
+    with browser(tmp_path) as tab:
+        tab.look(*LOOKS[0])
+        yield tab
 
 
 @pytest.fixture

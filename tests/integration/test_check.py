@@ -62,10 +62,17 @@ def test_what_modules_have_left_is_named() -> None:
     assert (told.verdict, told.told) == (Verdict.OK, "bucket b at /x; bucket c at /y")
 
 
+def test_the_sizes_of_workspaces() -> None:
+    told = finding("workspaces", workspaces={"sizes": {"small": 4096, "large": 2_000_000}})
+    assert (told.verdict, told.told) == (Verdict.OK, "large 2.0 MB, small 4.1 kB")
+    late = {"error": "no answer within 2.5 s", "hint": "", "late": True}
+    assert finding("workspaces", workspaces=late).verdict is Verdict.UNKNOWN
+
+
 def test_a_good_host() -> None:
     findings = judged(0.2, {"programs": {"nvcc": {"place": "/usr/bin/nvcc"}}})
     assert {one.verdict for one in findings} == {Verdict.OK}
-    of_others = {"modules", "worker", "versions", "network", "master port", "path"}
+    of_others = {"modules", "worker", "versions", "network", "master port", "path", "workspaces"}
     of_others |= {"api", "rights", "admission", "schedule", "image", "shm", "slurm", "switchboard"}  # of pods and Slurm
     assert {one.name for one in findings} == set(NAMES) - of_others
     assert {one.name: one.told for one in findings if one.told} == {

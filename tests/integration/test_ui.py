@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,20 +15,27 @@ import pytest
 from mesh.core.events import Stream
 from mesh.pages.verdicts import verdict_lines
 from mesh.rundir.records import read_record
-from tests.browser import CHROMIUM, Tab, browser
+from tests.browser import CHROMIUM, LOOKS, Tab
 from tests.conftest import Home
-from tests.lab import Lab
-from tests.recorded import TRACEBACK, make_run, steps, written
+from tests.lab import Lab, TestHost, wait_for_sshd
+from tests.recorded import TRACEBACK, make_run, runs_of, steps, written
 from tests.uiserver import Served, serving
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 RUN, OTHER, LARGE = "20261121-101500-3f9c2a", "20261121-101600-aaaaaa", "20261121-101700-bbbbbb"
 HOSTILE = b"</script><script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31mred\x1b[0m \xe2\x80\xaeevil\n"
 LARGE_LINES = 60_000
-LOOKS = [(1280, 900, "light"), (1280, 900, "dark"), (390, 844, "light"), (390, 844, "dark")]
+STEP_39 = (60 + 492 * 39 / 40) / 560  # the place of the step before the last one in the width of a plot
 PICTURES = os.environ.get("MESH_PICTURES", "")  # a directory for pictures of all pages
 QUIET: dict[str, object] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 WORDS = ("python3", "train.py")
+WAIT = """\
+import signal
+signal.signal(signal.SIGUSR1, lambda *_: print("caught", flush=True))
+print("up", flush=True)
+while True:
+    signal.pause()
+"""
 TRAIN = """\
 import os, time
 rank, failing = int(os.environ["RANK"]), int(os.environ.get("FAIL", "-1"))
@@ -39,19 +47,6 @@ for step in range(10_000):
 """
 
 
-def runs_of(home: Home) -> Path:
-    directory = home.path / ".local/state/mesh/runs"
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
-
-
-@pytest.fixture
-def tab(tmp_path: Path) -> Iterator[Tab]:
-    with browser(tmp_path) as tab:
-        tab.look(*LOOKS[0])
-        yield tab
-
-
 def rows_of(tab: Tab) -> list[str]:
     """Return the lines of the output that are in the page."""
     found: list[str] = tab.value("[...document.querySelectorAll('.row')].map(one => one.innerText)")
@@ -59,7 +54,12 @@ def rows_of(tab: Tab) -> list[str]:
 
 
 def test_recorded_runs(home: Home, tab: Tab, tmp_path: Path) -> None:
-    outputs = [*steps(40, missing=2), written(60.0, 3, HOSTILE), written(61.0, 2, TRACEBACK, Stream.STDERR)]
+    outputs = [
+        *steps(40, missing=2),
+        written(50.0, 1, b"step 40 loss nan\n"),
+        written(60.0, 3, HOSTILE),
+        written(61.0, 2, TRACEBACK, Stream.STDERR),
+    ]
     make_run(runs_of(home), outputs, failed=2)
     make_run(runs_of(home), steps(3), run=OTHER, grace=3.0)
     many = b"".join(b"line %d of many\n" % number for number in range(LARGE_LINES))
@@ -98,7 +98,7 @@ def _output(home: Home, served: Served, tab: Tab) -> None:
     tab.wait_text("#members", "3 h3")
     tab.value("[...document.querySelectorAll('#members button')].find(one => one.innerText == '1 h1').click()")
     tab.wait("[...document.querySelectorAll('.row .label')].every(one => one.innerText == '[1]')")
-    tab.wait_text("#total", "40 lines")
+    tab.wait_text("#total", "41 lines")
     tab.look(*LOOKS[0])
 
 
@@ -111,9 +111,14 @@ def _parts(served: Served, tab: Tab) -> None:
     assert tab.value("document.querySelectorAll('circle.mark').length") == events
     assert tab.value("document.querySelectorAll('line.first').length") == 1
     tab.open(f"{served.base}run/{RUN}/metrics")
-    tab.wait("document.querySelector('[data-metric=loss]').dataset.points == 40")
+    tab.wait("document.querySelector('[data-metric=loss]').dataset.points == 41")
     assert tab.value("document.querySelectorAll('[data-metric=loss] polyline').length") == 3
-    assert "least 0.05 (rank 0), most 0.08 (rank 3)" in tab.text("[data-metric=loss] .tip")
+    assert tab.text("[data-metric=loss] .tip") == "step 40: not a number: rank 1"
+    assert tab.value("document.querySelector('.tick').textContent") == "step 40: not a number on rank 1"
+    box = tab.value("document.querySelector('[data-metric=loss] svg').getBoundingClientRect().toJSON()")
+    place = box["left"] + box["width"] * STEP_39
+    tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=place, y=box["top"] + 20)
+    tab.wait_text("[data-metric=loss] .tip", "step 39: median 0.06, least 0.05 (rank 0), most 0.08 (rank 3)")
     tab.open(f"{served.base}run/{RUN}/stacks")
     tab.wait("document.querySelector('#again')")
 
@@ -152,6 +157,8 @@ def _pictures(served: Served, tab: Tab) -> None:
         tab.wait("document.querySelector('main h1')")
         for width, height, scheme in LOOKS:
             tab.look(width, height, scheme)
+            if width > 600:
+                assert tab.violations() == [], (page, scheme)
             wide = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
             assert tab.value(wide), (page, width)
             if PICTURES:
@@ -185,6 +192,8 @@ def test_a_live_run_of_sixteen_ranks(home: Home, tab: Tab, tmp_path: Path) -> No
             tab.wait("document.querySelectorAll('.cell').length == 16")
             step = "Number(document.querySelector('.cell[data-rank=\"{}\"]').dataset.step)"
             tab.wait(f"{step.format(7)} > 0 && {step.format(7)} < {step.format(6)}")
+            light = "Number(document.querySelector('.cell[data-rank=\"{}\"]').style.opacity)"
+            tab.wait(f"{light.format(7)} < {light.format(6)}")
             flag.touch()
             tab.wait("document.querySelector('.cell[data-rank=\"11\"]').dataset.state == 'failed'")
             tab.wait_text("#verdict", "ValueError: batch of 31, expected 32")
@@ -204,55 +213,126 @@ def _killed_and_stopped(home: Home, served: Served, tab: Tab) -> None:
     tab.wait("document.querySelector('.card')?.innerText.includes('2 running')")
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    tab.wait("document.querySelector('.card')?.innerText.includes('client gone, lease')")
-    run = home.popen("run", "--name", "stopme", "local:2", "sleep", "600", **QUIET)
+    tab.wait("document.querySelector('.card')?.innerText.includes('client gone, lease 60 s')")
+    tab.value("document.querySelector('#ask').click()")
+    tab.wait_text("#holders", "busy: running")
+    assert "sleep 600" in tab.text("#holders")
+    home.files(wait__py=WAIT)
+    run = home.popen("run", "--name", "stopme", "local:2", "python3", "wait.py", **QUIET)
     tab.wait("[...document.querySelectorAll('.card a')].find(one => one.innerText == 'stopme')")
     tab.wait("[...document.querySelectorAll('.card')].some(one => /stopme[^]*2 running/.test(one.innerText))")
     tab.value("[...document.querySelectorAll('.card a')].find(one => one.innerText == 'stopme').click()")
-    tab.wait("document.querySelector('#stop')")
+    tab.wait_text(".lines", "[0-1] up")
+    tab.value("document.querySelector('#signal').click()")
+    tab.wait_text("#answer", "signal: done")
+    tab.wait_text(".lines", "[0-1] caught")
+    tab.value("document.querySelector('#detach').click()")
+    tab.wait_text("#answer", "detach: done")
+    assert run.wait(60.0) == 0
+    run.communicate()
+    tab.wait_text("#status", "detached")
     tab.value("document.querySelector('#stop').click()")
     tab.wait_text("#answer", "stop: done")
-    assert run.wait(60.0)
-    run.communicate()
-    tab.wait_text("#status", "stopped")
+    assert "stopme" not in home.mesh("ps", "local:2").out.decode()
+
+
+DATA = """\
+import os, threading
+
+
+def load():
+    threading.Event().wait()
+
+
+def train():
+    threading.Event().wait()
+
+
+print("step 1 loss 2", flush=True)
+(load if os.environ["RANK"] == "2" else train)()
+"""
 
 
 @pytest.mark.sshd
 @pytest.mark.root
-def test_four_hosts(pod: Home, lab: Lab, tab: Tab) -> None:
-    pod.files(
-        data__py="import os, threading\n\n\ndef load():\n    threading.Event().wait()\n\n\n"
-        "def train():\n    threading.Event().wait()\n\n\n"
-        'print("step 1 loss 2", flush=True)\n(load if os.environ["RANK"] == "2" else train)()\n'
-    )
-    run = pod.popen("run", "--stacks", "pod", "python3", "data.py", **QUIET)
-    try:
-        with serving(pod) as served:
+def test_four_hosts(home: Home, lab: Lab, tab: Tab) -> None:
+    home.clusters(lab.cluster_yaml("pod", "devices: [/root/dev/chip*]"))
+    home.trust(lab)
+    home.files(data__py=DATA)
+    for host in lab.hosts:
+        host.script("mkdir dev; touch dev/chip0")
+    with serving(home) as served:
+        run = home.popen("run", "--stacks", "pod", "python3", "data.py", **QUIET)
+        try:
             tab.open(served.address)
             tab.wait("document.querySelector('.card')?.innerText.includes('4 running')")
             tab.value("document.querySelector('.card a').click()")
             tab.wait("document.querySelectorAll('.cell').length == 4")
-            tab.value("[...document.querySelectorAll('.tabs a')].find(one => one.innerText == 'Stacks').click()")
-            tab.wait("document.querySelector('#again')")
-            tab.value("document.querySelector('#again').click()")
-            tab.wait("document.querySelectorAll('.stack').length > 1")
-            first = tab.text(".stack summary")
-            found = json.loads(pod.mesh("stacks", "--json").out)["groups"][0]
-            assert found["ranks"] == [2]
-            assert first.startswith("[2] ")
+            _stacks_of(home, tab)
             tab.open(f"{served.base}cluster/pod")
             tab.wait("document.querySelectorAll('#check td[data-host]').length == 4")
-            assert "busy" in tab.text("#check") or "lock" in tab.text("#check")
-    finally:
-        run.send_signal(signal.SIGINT)
-        run.communicate(timeout=60.0)
-    host = lab.hosts[1]
-    host.cut()
+            assert "busy with" in tab.text("#check")
+            assert f"{home.project.name}-" in tab.text("#check")  # the workspace there, with its size
+        finally:
+            run.send_signal(signal.SIGINT)
+            run.communicate(timeout=60.0)
+        _cluster(home, lab, tab)
+
+
+def _stacks_of(home: Home, tab: Tab) -> None:
+    """Take two shots of the stacks, and read one of them."""
+    tab.value("[...document.querySelectorAll('.tabs a')].find(one => one.innerText == 'Stacks').click()")
+    for count in (1, 2):
+        tab.wait("document.querySelector('#again') && !document.querySelector('#again').disabled")
+        tab.value("document.querySelector('#again').click()")
+        tab.wait(f"document.querySelectorAll('.shot').length == {count}")
+    shown = tab.value("[...document.querySelector('.shot').querySelectorAll('summary')].map(one => one.innerText)")
+    found = [one for one in json.loads(home.mesh("stacks", "--json").out)["groups"] if one["main_thread"]]
+    assert [(one["ranks"], one["where"].partition(",")[0]) for one in found] == [
+        ([2], "load at data.py:5"),
+        ([0, 1, 3], "train at data.py:9"),
+    ]
+    assert shown == [f"[2] {found[0]['where']}", f"[0-1,3] {found[1]['where']}"]
+    tab.value("document.querySelector('.shot summary').click()")
+    calls = [f"{one['function']} at {one['file']}:{one['line']}" for one in found[0]["frames"]]
+    assert tab.text(".shot details[open] pre") == "\n".join(calls)
+
+
+def _cluster(home: Home, lab: Lab, tab: Tab) -> None:
+    """Look at a host whose device is held, and at one whose sshd is stopped."""
+    held, silent = lab.hosts[0], lab.hosts[1]
+    held.script("setsid sleep 4996 <dev/chip0 >/dev/null 2>&1 &")
     try:
-        with serving(pod) as served:
-            tab.open(served.address)
-            tab.wait("document.querySelector('main h1')")
-            tab.open(f"{served.base}cluster/pod")
-            tab.wait(f"document.querySelector('#check td[data-host=\"{host.address}\"]')?.classList.contains('bad')")
+        with without_sshd(silent):
+            again = "[...document.querySelectorAll('button')].find(one => one.innerText == 'Check again')"
+            # The answer to a click may be that of two seconds before.
+            is_shown = "document.querySelector('#check').innerText.includes('refused')"
+            tab.wait(f"{again} && !{again}.disabled && ({is_shown} || {again}.click())")
+            tab.wait(f"document.querySelector('#check td[data-host=\"{silent.address}\"]')?.classList.contains('bad')")
+            tab.wait_text("#top", "cannot connect")
+            reports = {one["host"]: one["checks"] for one in json.loads(home.mesh("check", "--json", "pod").out)}
+        (failed,) = [one for one in reports[silent.address] if one["verdict"] == "failed"]
+        assert "refused" in failed["detail"]
+        sentence = failed["detail"].partition(" (")[0]  # the rest counts seconds and tries
+        assert f"✗ {sentence}" in tab.text("#check")
+        assert sentence in tab.text("#top")
+        (device,) = [one for one in reports[held.address] if one["name"] == "devices"]
+        holder = device["detail"].partition(", for")[0]  # the rest counts seconds
+        assert f"✗ {holder}" in tab.text("#check")
+        assert "sleep 4996" in device["detail"]
+        assert tab.violations() == []
     finally:
-        host.mend()
+        for pid, command in held.processes():
+            if "sleep 4996" in command:
+                os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def without_sshd(host: TestHost) -> Iterator[None]:
+    """Stop the sshd of a host for a while; its processes go on."""
+    host.script("kill $(cat /run/sshd.pid); while [ -e /run/sshd.pid ]; do sleep 0.01; done")
+    try:
+        yield
+    finally:
+        host.script("/usr/sbin/sshd -f /etc/ssh/sshd_config -E /var/log/sshd.log")
+        wait_for_sshd(host.address, host.port)

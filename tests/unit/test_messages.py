@@ -146,7 +146,7 @@ TOLD: dict[str, dict[str, Any]] = {
     "unfetched": {"tree": 1, "reason": "no ssl"},
     "synced": {"files": 1, "seconds": 0.5, "tree": "ab", "attempt": 0},
     "decided": {"entry": 0, "why": "", "missing": ["uv.lock"]},
-    "ready": {"interfaces": {"NCCL_SOCKET_IFNAME": "eth0"}},
+    "ready": {"interfaces": {"NCCL_SOCKET_IFNAME": "eth0"}, "packages": {"torch": "2.13.0"}},
     "failed": {"step": "prerun", "message": "exit 3", "hint": "look", "time": NOW},
     "started": {"rank": RANK, "pid": 9, "time": NOW},
     "output": {"rank": RANK, "stream": "stdout"},

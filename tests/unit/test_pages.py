@@ -26,7 +26,7 @@ from mesh.rundir.layout import RECORD, log_number
 from mesh.rundir.records import Record, read_record
 from mesh.ui.live import View
 from tests.conftest import PATIENCE, Home
-from tests.recorded import BEGIN, RANKS, TRACEBACK, abandon, make_run, steps, written
+from tests.recorded import BEGIN, RANKS, TRACEBACK, abandon, make_run, runs_of, steps, written
 
 RUN, OTHER = "20261121-101500-3f9c2a", "20261121-101600-aaaaaa"
 HOSTILE = b"</script><script>alert(1)</script> \x1b[31mred\x1b[0m \x1b[2J \xe2\x80\xaeevil \xff\n"
@@ -36,12 +36,6 @@ FAILING = [*steps(5, missing=2), written(9.0, 3, HOSTILE), written(9.5, 2, TRACE
 def counts(view: View) -> dict[str, int]:
     assert view.board
     return view.board.counts()
-
-
-def runs_of(home: Home) -> Path:
-    directory = home.path / ".local/state/mesh/runs"
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
 
 
 def folded(record: Record, choice: Choice = EVERYTHING) -> list[tuple[str, str, str]]:
@@ -300,6 +294,17 @@ def test_a_large_report_leaves_lines_out_of_the_middle(home: Home) -> None:
     assert "line 15000 " in text
 
 
+def test_packages_that_differ(home: Home) -> None:
+    for run, torch in ((RUN, "2.12.0"), (OTHER, "2.13.0")):
+        make_run(runs_of(home), steps(2), run=run)
+        events = runs_of(home) / run / "events.jsonl"
+        packages = {"python": "3.11", "torch": torch}
+        ready = {"event": "ready", "time": 1.0, "rank": 0, "host": "h0", "packages": packages}
+        events.write_text(f"{json.dumps(ready)}\n{events.read_text()}")
+    found = json.loads(home.mesh("diff", "--json", RUN, OTHER).out)["differences"]
+    assert found == [{"what": "package torch", "left": "2.12.0", "right": "2.13.0"}]
+
+
 def test_differences_of_two_runs(home: Home) -> None:
     make_run(runs_of(home), FAILING, failed=2)
     make_run(runs_of(home), steps(5), run=OTHER, grace=3.0)
@@ -311,6 +316,13 @@ def test_differences_of_two_runs(home: Home) -> None:
     assert differing["rule grace"] == ("10.0", "3.0")
     assert differing["exit"] == ("1", "0")
     assert {"command", "cluster", "hosts", "tree", "created"}.isdisjoint(differing)
+    home.environ["PYTHONIOENCODING"] = "ascii"
+    (runs_of(home) / OTHER / "run.json").write_text(
+        (runs_of(home) / OTHER / "run.json").read_text().replace('"cluster": "pod"', '"cluster": "h\\u00f6he"')
+    )
+    done = home.mesh("diff", RUN, OTHER)
+    assert (done.status, done.err) == (1, "")
+    assert b"cluster\n- pod\n+ h\\xf6he\n" in done.out
     assert home.mesh("diff", RUN, RUN).out.decode() == f"{RUN} and {RUN} do not differ\n"
     assert home.mesh("diff", RUN, "nothing").status == 2
     assert home.mesh("report", "nothing").out == b""

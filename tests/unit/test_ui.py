@@ -10,12 +10,15 @@ import signal
 import socket
 import stat
 import sys
+import time
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from mesh.core.events import Output
 from mesh.ui import children
+from mesh.ui.pumps import PumpError, Pumps
 from mesh.ui.routes import Json
 from tests.conftest import PATIENCE, Home
 from tests.recorded import BEGIN, RANKS, TRACEBACK, abandon, make_run, steps, written
@@ -90,7 +93,9 @@ def test_answers_about_a_run(home: Home, runs: Path) -> None:
         text = "".join(f"{label} {text}\n" for _, label, _, text, _ in found["rows"])
         assert text == home.mesh("logs", "--output", "fold", "--local", RUN).out.decode()
         assert served.get(f"runs/{RUN}/lines?first=2&count=1")["members"] == [0, 1, 3]
-        assert served.get(f"runs/{RUN}/lines?ranks=2&grep=Error&count=9")["lines"] == 1
+        assert folded(served, f"runs/{RUN}/lines?ranks=2&grep=Error&count=9")["lines"] == 1
+        assert folded(served, f"runs/{RUN}/lines?host=h2&stream=stderr")["lines"] == 0
+        assert folded(served, f"runs/{RUN}/lines?since={BEGIN + 9.2}")["lines"] == len(TRACEBACK.splitlines())
         assert served.ask(f"runs/{RUN}/lines?grep=(")[0] == 400
         assert served.ask(f"runs/{RUN}/lines?ranks=x")[0] == 400
         assert served.get(f"runs/{RUN}/lines?rank=2")["first_of"] >= 0
@@ -98,6 +103,7 @@ def test_answers_about_a_run(home: Home, runs: Path) -> None:
         events = (runs / RUN / "events.jsonl").read_text().splitlines()
         assert len(served.get(f"runs/{RUN}/timeline")["marks"]) == len(events)
         assert len(served.get(f"runs/{RUN}/metrics")["metrics"]["loss"]) == 6
+        assert served.get(f"runs/{RUN}/metrics")["more"] is False
         differences = served.get(f"compare?run={RUN}&run={OTHER}")["differences"]
         assert ["rule grace", "10.0", "3.0"] in differences
         assert served.ask(f"compare?run={RUN}")[0] == 404
@@ -105,6 +111,70 @@ def test_answers_about_a_run(home: Home, runs: Path) -> None:
         assert served.get("jobs")["jobs"] == []
         assert served.get("jobs")["steward"] is None
         assert served.get("machines")["machines"] == []
+
+
+def folded(served: Served, path: str) -> dict[str, object]:
+    """Return an answer about lines, once all of the output is folded."""
+    deadline = time.monotonic() + PATIENCE
+    while (found := served.get(path))["folding"]:
+        assert time.monotonic() < deadline, found
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_slow_expression_ends_its_own_search_alone(home: Home, runs: Path) -> None:
+    make_run(runs, [written(1.0, 0, b"a" * 64 + b"!\n"), written(2.0, 1, b"b\n")], run=LATER)
+    path = f"runs/{LATER}/lines?grep={quote('^(a+)+$')}"
+    with serving(home) as served:
+        deadline = time.monotonic() + PATIENCE
+        while (answer := served.ask(path))[0] == 200:
+            assert answer[1]["folding"]
+            assert time.monotonic() < deadline
+        assert answer[0] == 400
+        assert answer[1]["error"] == "the search took more than 2 s for a part of the output"
+        assert served.ask(path) == answer
+        assert folded(served, f"runs/{LATER}/lines?grep=^b")["lines"] == 1
+        assert served.ask(f"runs/{LATER}/lines?grep={'a' * 2000}")[0] == 400
+
+
+def test_numbers_grow_with_the_output_of_a_run(home: Home, runs: Path) -> None:
+    sink = make_run(runs, steps(3), run=LATER, is_over=False)
+    sink.idle()
+    with serving(home) as served:
+        assert len(served.get(f"runs/{LATER}/metrics")["metrics"]["loss"]) == 3
+        for output in steps(5)[-2 * RANKS :]:
+            sink.handle(output)
+        sink.close()
+        points = served.get(f"runs/{LATER}/metrics")["metrics"]["loss"]
+        assert [(point[0], point[4], point[5]) for point in points] == [(step, 0, RANKS - 1) for step in range(5)]
+        shutil.rmtree(runs / LATER)
+        assert served.ask(f"runs/{LATER}/metrics")[0] == 404
+    abandon(sink)
+
+
+def test_a_run_json_with_numbers_that_browsers_refuse(home: Home, runs: Path) -> None:
+    path = runs / RUN / "run.json"
+    about = json.loads(path.read_text())
+    path.write_text(json.dumps({**about, "created": float("nan"), "more": [float("inf")]}))
+    with serving(home) as served:
+        record = served.get(f"runs/{RUN}")["record"]
+        assert (record["created"], record["more"]) == (None, [None])
+        with served.stream(f"runs/{RUN}/stream") as events:
+            assert next(events)[1] == "run"
+
+
+def test_an_error_of_the_server_is_an_answer_and_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    def look() -> tuple[int, float]:
+        raise RuntimeError("no such thing")
+
+    async def read() -> str:
+        async with Pumps().of("one", look) as pump:
+            with pytest.raises(PumpError) as found:
+                await pump.wait(-1)
+            return str(found.value)
+
+    assert asyncio.run(read()) == "mesh ui has failed: RuntimeError: no such thing"
+    assert "raise RuntimeError" in caplog.text
 
 
 def states(served: Served, run: str, last: str = "") -> tuple[list[str], list[list[object]], dict[str, object]]:

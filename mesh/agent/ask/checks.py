@@ -13,6 +13,7 @@ from mesh.agent.ask.paths import describe
 from mesh.agent.ask.reach import own_addresses
 from mesh.agent.ask.tpu import worker_number
 from mesh.agent.ask.versions import driver, versions
+from mesh.agent.ask.workspaces import workspace_sizes
 from mesh.agent.base.directories import Directories, machine_directory
 from mesh.agent.base.lock import lock_owner
 from mesh.agent.control.neighbours import has_place, others
@@ -27,6 +28,7 @@ from mesh.protocol.replies import (
     A_PATH,
     PROGRAM,
     PYTHON,
+    SIZES,
     Facts,
     Failure,
     HostName,
@@ -57,7 +59,7 @@ def facts(question: Check, context: Context) -> Facts:
     memory = read_memory()
     owner = lock_owner(remote_dir) if question.lock else None
     busy = devices.in_the_way(question.devices)
-    slow = _SlowFacts(question, Directories(remote_dir, question.project).workspace)
+    slow = _SlowFacts(question, remote_dir)
     return Facts(
         python=".".join(str(number) for number in sys.version_info[:3]),
         bash=find("bash", os.environb.get(b"PATH", os.defpath.encode())) != "",
@@ -84,6 +86,7 @@ def facts(question: Check, context: Context) -> Facts:
         worker=Worker.take(slow.answers["worker"], as_it_is) if question.worker else None,
         paths={path: A_PATH.check(slow.answers[f"path {path}"], as_it_is) for path in question.paths},
         modules=of_modules(remote_dir),
+        workspaces=SIZES.check(slow.answers["workspaces"], as_it_is) if question.workspaces else None,
         programs={name: PROGRAM.check(slow.answers[f"program {name}"], as_it_is) for name in question.programs},
     )
 
@@ -102,7 +105,8 @@ def of_modules(remote_dir: str) -> list[str]:
 class _SlowFacts:
     """Properties whose look-up may hang, each looked up in a process of its own."""
 
-    def __init__(self, question: Check, workspace: str) -> None:
+    def __init__(self, question: Check, remote_dir: str) -> None:
+        workspace = Directories(remote_dir, question.project).workspace
         given = {os.fsencode(name): os.fsencode(value) for name, value in question.env.items()}
         environment = rank_environment(first_environment(), given, workspace)
         venv = question.venv
@@ -114,6 +118,8 @@ class _SlowFacts:
             works["versions"] = partial(versions, environment, venv)
         if question.worker:
             works["worker"] = worker_number
+        if question.workspaces:
+            works["workspaces"] = partial(workspace_sizes, remote_dir)
         for path in question.paths:
             works[f"path {path}"] = partial(describe, _expanded(path, workspace))
         for name in question.programs:

@@ -205,13 +205,18 @@ class Environment:
         """Report that the ranks can start, or that their program cannot: prerun may have made or hidden it."""
         interfaces = {name: to_text(self.setting.environment.get(to_bytes(name), b"")) for name in INTERFACES}
         status, nearest = 0, ""
+        found: Mapping[str, str] = {}
         if self._program:
             try:
                 check_program(self._program, self.setting)
+                if not self._begin.node:  # for all hosts, which `mesh check` compares
+                    from mesh.agent.run.packages import packages
+
+                    found = packages(self._program, self.setting)
             except OSError as error:
                 status = status_of(error)
                 if status == NOT_FOUND:
                     from mesh.agent.run.nearest import nearest_program
 
                     nearest = to_text(nearest_program(self._program, self.setting))
-        self._port.send(Ready(interfaces=interfaces, status=status, nearest=nearest))
+        self._port.send(Ready(interfaces=interfaces, status=status, nearest=nearest, packages=found))

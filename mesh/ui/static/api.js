@@ -26,7 +26,7 @@ export async function post(path, body) {
 }
 
 async function read(response) {
-  const data = await response.json();
+  const data = await response.json().catch(() => ({ error: `the server answers with status ${response.status}` }));
   if (!response.ok) throw Object.assign(new Error(data.error), { hint: data.hint ?? "", status: response.status });
   return data;
 }
@@ -47,7 +47,12 @@ export async function stream(path, signal, take, state = () => {}) {
         return;
       }
       state("");
-      last = await readEvents(response.body.getReader(), last, take);
+      let isOver = false; // the server has given the reason, and has nothing more
+      last = await readEvents(response.body.getReader(), last, (name, data) => {
+        isOver ||= name === "gone" || name === "error";
+        take(name, data);
+      });
+      if (isOver) return;
     } catch (error) {
       if (signal.aborted) return;
       if (error.status) {

@@ -4,6 +4,7 @@ const SVG = "http://www.w3.org/2000/svg";
 
 /** Make an element. Attributes: "on..." functions are listeners; false and null are left out. */
 export function h(name, attributes = {}, ...children) {
+  if (name === "pre") attributes = { tabindex: 0, ...attributes }; // it may scroll, and keys then need a focus
   return fill(document.createElement(name), attributes, children);
 }
 
@@ -31,7 +32,7 @@ export function put(element, ...children) {
 
 /** A table; rows are lists of cells. */
 export function table(head, rows, attributes = {}) {
-  const cells = (name, row) => row.map((cell) => (cell instanceof HTMLTableCellElement ? cell : h(name, {}, cell)));
+  const cells = (name, row) => row.map((cell) => (cell instanceof HTMLTableCellElement ? cell : h(cell === "" ? "td" : name, {}, cell))); // a head without text is none
   return h("div", { class: "wide" }, h("table", attributes,
     head.length ? h("thead", {}, h("tr", {}, cells("th", head))) : null,
     h("tbody", {}, rows.map((row) => h("tr", {}, cells("td", row))))));

@@ -16,7 +16,11 @@ async function repeat(signal, ask) {
 export async function jobsPage(page, { signal }) {
   const found = h("div", { id: "jobs" });
   const all = h("input", { type: "checkbox", onchange: draw });
-  put(page, h("h1", {}, "Jobs"), h("div", { class: "bar" }, h("label", {}, all, " also those that ended more than a day ago")), found);
+  const asked = h("div", { id: "asked" });
+  const button = (address, name) => h("button", { onclick: () => askCloud(asked, address, signal) }, name);
+  put(page, h("h1", {}, "Jobs"), h("div", { class: "bar" }, h("label", {}, all, " also those that ended more than a day ago")), found,
+    h("h2", {}, "Storage and quota"), h("div", { class: "bar" }, button("jobs/storage", "Storage"), button("machines?quota=1", "Quota"),
+      h("span", { class: "muted" }, "as ", h("code", {}, "mesh job storage"), " and ", h("code", {}, "mesh job quota"))), asked);
 
   async function draw() {
     try {
@@ -29,6 +33,18 @@ export async function jobsPage(page, { signal }) {
   }
 
   await repeat(signal, draw);
+}
+
+/** Show the answer of a command that asks the cloud. */
+async function askCloud(asked, address, signal) {
+  put(asked, h("p", { class: "muted" }, "asking the cloud…"));
+  try {
+    const answer = await get(address, signal);
+    const rows = answer.found === null ? [] : [answer.found].flat();
+    put(asked, rows.length ? objectTable(rows) : null, answer.error.trim() || !rows.length ? problem(answer.error.trim() || "nothing was found") : null);
+  } catch (error) {
+    if (!signal.aborted) put(asked, problem(error.message, error.hint));
+  }
 }
 
 function stewardLine({ steward, trouble, jobs }) {
@@ -90,16 +106,7 @@ const eventText = (event) => Object.entries(event).filter(([key, value]) => !["t
 export async function machinesPage(page, { signal }) {
   const found = h("div", { id: "machines" });
   const asked = h("div", { id: "asked" });
-  const ask = async (kind) => {
-    put(asked, h("p", { class: "muted" }, "asking the cloud…"));
-    try {
-      const answer = await get(`machines?${kind}=1`, signal);
-      const rows = answer.found === null ? [] : [answer.found].flat();
-      put(asked, rows.length ? objectTable(rows) : problem(answer.error.trim() || "nothing was found"));
-    } catch (error) {
-      if (!signal.aborted) put(asked, problem(error.message, error.hint));
-    }
-  };
+  const ask = (kind) => askCloud(asked, `machines?${kind}=1`, signal);
   put(page, h("h1", {}, "Machines"), found, h("h2", {}, "In the cloud"),
     h("div", { class: "bar" }, h("button", { onclick: () => ask("audit") }, "Owned, condemned, orphans"), h("button", { onclick: () => ask("quota") }, "Quota"),
       h("span", { class: "muted" }, "as ", h("code", {}, "mesh job audit"), " and ", h("code", {}, "mesh job quota"))), asked);

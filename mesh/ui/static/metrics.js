@@ -16,12 +16,13 @@ export async function metricsPart(below, { run, signal, view }) {
   async function draw() {
     if (isBusy) return;
     isBusy = true;
-    const { metrics, cut } = await get(`runs/${run}/metrics`, signal).finally(() => { isBusy = false; });
+    const { metrics, more } = await get(`runs/${run}/metrics`, signal).finally(() => { isBusy = false; });
     asked = Date.now();
-    const names = Object.keys(metrics);
-    put(below, cut ? h("p", { class: "notice" }, "the output is long: these are its first numbers") : null,
-      names.length ? h("div", { class: "cards", id: "metrics" }, names.map((name) => plot(name, metrics[name])))
+    const plots = Object.keys(metrics).map((name) => plot(name, metrics[name], (step) => plots.forEach((one) => one.showAt(step))));
+    put(below, more ? h("p", { class: "muted" }, "reading the output…") : null,
+      plots.length || more ? h("div", { class: "cards", id: "metrics" }, plots.map((one) => one.element))
         : h("div", { class: "empty" }, "No numbers by step were found. Lines as ", h("code", {}, "step 120 loss 2.31"), " give them."));
+    if (more && !signal.aborted) await draw();
   }
 
   await draw();
@@ -30,7 +31,8 @@ export async function metricsPart(below, { run, signal, view }) {
 
 const short = (value) => (Math.abs(value) >= 10000 || (value && Math.abs(value) < 0.001) ? value.toExponential(2) : Number(value.toPrecision(4)).toString());
 
-function plot(name, points) {
+/** The plot of a number. moved(step): the pointer is over a step; showAt: shows the values at the step that is nearest. */
+function plot(name, points, moved) {
   const good = points.filter((point) => point[4] >= 0);
   const low = Math.min(...good.map((point) => point[1]));
   const high = Math.max(...good.map((point) => point[3]));
@@ -51,14 +53,16 @@ function plot(name, points) {
   const show = (point) => {
     cursor.setAttribute("x1", x(point[0]));
     cursor.setAttribute("x2", x(point[0]));
-    put(tip, `step ${point[0]}: median ${short(point[2])}, least ${short(point[1])} (rank ${point[4]}), most ${short(point[3])} (rank ${point[5]})`,
-      point[6].length ? h("span", { class: "bad" }, `, not a number: rank ${point[6].join(", ")}`) : null);
+    const bad = point[6].length ? h("span", { class: "bad" }, `not a number: rank ${point[6].join(", ")}`) : null;
+    const values = `median ${short(point[2])}, least ${short(point[1])} (rank ${point[4]}), most ${short(point[3])} (rank ${point[5]})`;
+    put(tip, `step ${point[0]}: `, point[4] < 0 ? null : [values, bad ? ", " : ""], bad);
   };
   picture.addEventListener("pointermove", (event) => {
     const box = picture.getBoundingClientRect();
     const step = first + ((((event.clientX - box.left) / box.width) * WIDTH - LEFT) / (WIDTH - LEFT - 8)) * (last - first);
-    show(points.reduce((best, point) => (Math.abs(point[0] - step) < Math.abs(best[0] - step) ? point : best)));
+    moved(step);
   });
   show(points.at(-1));
-  return h("div", { class: "card", "data-metric": name, "data-points": points.length }, h("h2", {}, name), picture, tip);
+  const element = h("div", { class: "card", "data-metric": name, "data-points": points.length }, h("h2", {}, name), picture, tip);
+  return { element, showAt: (step) => show(points.reduce((best, point) => (Math.abs(point[0] - step) < Math.abs(best[0] - step) ? point : best))) };
 }

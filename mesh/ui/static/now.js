@@ -1,6 +1,6 @@
 // The runs that are on, and those of this day.
 
-import { stream } from "./api.js";
+import { get, stream } from "./api.js";
 import { h, plural, problem, put, s, span, table } from "./dom.js";
 
 const STATES = ["failed", "lost", "silent", "running", "ready", "waiting", "stopped", "done"];
@@ -21,7 +21,7 @@ export function stateWords(row, lease) {
 export async function nowPage(page, { signal, state }) {
   const cards = h("div", { class: "cards", id: "cards" });
   const today = h("div", { id: "today" });
-  put(page, h("h1", {}, "Now"), cards, h("h2", {}, "This day"), today);
+  put(page, h("h1", {}, "Now"), cards, h("h2", {}, "This day"), today, clustersElement(signal));
   await stream("now", signal, (name, data) => {
     if (name === "error") {
       put(cards, problem(data.message, data.hint));
@@ -32,6 +32,41 @@ export async function nowPage(page, { signal, state }) {
       h("p", {}, "No run of this machine is on."), h("p", {}, "Start one: ", h("code", {}, "mesh run local:4 python3 train.py"))));
     put(today, found.today.length ? [dayOf(found.today, now), runTable(found.today)] : h("p", { class: "muted" }, "no run yet"));
   }, state);
+}
+
+/** Clusters with the runs on their hosts, of whomever; the hosts are asked on a click. */
+function clustersElement(signal) {
+  const found = h("div", { id: "holders" });
+  const button = h("button", { id: "ask", onclick: ask }, "Ask the hosts");
+
+  async function ask() {
+    button.disabled = true;
+    put(found, h("p", { class: "muted" }, "asking the hosts…"));
+    try {
+      const [{ clusters }, answer] = await Promise.all([get("clusters", signal), get("ps", signal)]);
+      const failures = answer.error.trim().split("\n").filter(Boolean);
+      put(found, table(["cluster", "hosts", "", "run", "by", "for"], clusters.flatMap((one) => holdersOf(one, answer.found ?? [], failures.join("\n")))),
+        failures.length ? h("pre", { id: "unasked" }, failures.join("\n")) : null);
+    } catch (error) {
+      if (!signal.aborted) put(found, problem(error.message, error.hint));
+    } finally {
+      button.disabled = false;
+    }
+  }
+
+  return h("section", {}, h("h2", {}, "Clusters"), h("div", { class: "bar" }, button, h("span", { class: "muted" }, "as ", h("code", {}, "mesh ps"))), found);
+}
+
+/** The rows of a cluster: a run each; else it is free, or some of its hosts give no answer. */
+function holdersOf(cluster, runs, failures) {
+  const name = h("a", { href: `/cluster/${encodeURIComponent(cluster.name)}` }, cluster.name);
+  const hosts = plural(cluster.hosts.length, "host");
+  const own = runs.filter((run) => run.hosts.some((host) => cluster.hosts.includes(host)));
+  const silent = cluster.hosts.filter((host) => failures.includes(host)).length;
+  const rows = own.map((run) => [name.cloneNode(true), `${run.hosts.length} of ${hosts}`, h("span", { class: "running" }, `▶ busy: ${run.state}`),
+    `${run.name || run.run} ${run.command}`, run.owner || "?", run.since ? span(Date.now() / 1000 - run.since) : "-"]);
+  if (silent) rows.push([name.cloneNode(true), `${silent} of ${hosts}`, h("span", { class: "bad" }, "⌀ no answer"), "", "", ""]);
+  return rows.length ? rows : [[name, hosts, h("span", { class: "good" }, "✓ free"), "", "", ""]];
 }
 
 function cardOf(card, now) {

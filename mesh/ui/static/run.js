@@ -50,6 +50,7 @@ class RunView {
     this.words = h("div", { id: "words" });
     this.verdict = h("div", { id: "verdict" });
     this.counts = h("div", { id: "counts" });
+    this.tree = h("span", { id: "tree" });
     this.grid = h("div", { class: "grid", id: "grid" });
     this.head = this.makeHead();
     this.makeGrid();
@@ -65,7 +66,7 @@ class RunView {
       h("h1", {}, record.name || this.run, " ", this.status),
       this.words, this.verdict,
       facts([["run", this.run], ["command", h("code", {}, commandOf(record))], ["cluster", `${record.cluster}: ${plural(this.found.record.hosts.length, "host")}`],
-        ["began", moment(record.created)], ["git", `${git.branch ?? ""} ${(git.commit ?? "").slice(0, 12)}`.trim()],
+        ["began", moment(record.created)], ["git", `${git.branch ?? ""} ${(git.commit ?? "").slice(0, 12)}`.trim()], ["tree", this.tree],
         ["in a terminal", h("span", {}, line, " ", h("button", { onclick: () => navigator.clipboard?.writeText(line.textContent) }, "Copy"))],
         ["actions", this.about.actions ? this.actions() : ""]]),
       this.counts);
@@ -117,6 +118,7 @@ class RunView {
     const words = stateWords(data.row, data.lease);
     put(this.words, words ? h("div", { class: "notice" }, words) : null, data.folding ? h("div", { class: "muted" }, "reading the output…") : null);
     put(this.counts, counts(data.counts));
+    put(this.tree, data.tree || "not sent yet");
     for (const row of data.ranks) this.showRank(row);
     this.dim();
     if (before && before !== data.row.status) this.again();

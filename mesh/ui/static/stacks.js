@@ -32,7 +32,7 @@ export async function stacksPart(below, { run, signal }) {
 
 function groupOf(group) {
   const calls = group.frames.map((frame) => `${frame.function} at ${frame.file}${frame.line ? `:${frame.line}` : ""}`);
-  return { ranks: group.ranks, head: `[${ranges(group.ranks)}] ${group.words || calls[0] || "no Python code is running"}`, calls: group.words ? [group.words, ...calls] : calls };
+  return { ranks: group.ranks, head: `[${group.labels || ranges(group.ranks)}] ${group.role ? `${group.role}: ` : ""}${group.where}`, calls: group.words ? [group.words, ...calls] : calls };
 }
 
 function shotOf({ at, groups, notes, ended }, earlier) {
