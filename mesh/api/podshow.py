@@ -45,12 +45,12 @@ def role_text(*, is_existing: bool = False, gang: str = "") -> str:
     """
     if is_existing and gang:
         raise UsageError("--gang: has no meaning with --existing", hint="leave one of them out")
-    return _yaml([role_object(is_existing=is_existing, gang_kind=gang)])
+    return yaml_of([role_object(is_existing=is_existing, gang_kind=gang)])
 
 
 def objects_text(name: str, clusters_file: str = "") -> str:
     """Return the objects that mesh makes for a cluster. Raises UsageError if it makes no pods for it."""
-    cluster = with_archive(_named(name, clusters_file))
+    cluster = with_archive(named(name, clusters_file))
     if not isinstance(cluster.source, MadePods):
         raise UsageError(f"{name}: mesh makes no pods for it", hint=f"mesh pods show {name}")
     source = with_home(cluster.source, pod_home(os.environ))
@@ -58,7 +58,7 @@ def objects_text(name: str, clusters_file: str = "") -> str:
     pods = [pod_object(made, index, ROOT_UID) for index in range(source.nodes)]
     secrets = [secret_object(made, ROOT_UID)] if made.has_switchboard else []
     beside = [*render.archive_objects(made, ROOT_UID), *render.gang_objects(made, ROOT_UID)]
-    return _yaml([root_object(made), *secrets, *beside, *pods])
+    return yaml_of([root_object(made), *secrets, *beside, *pods])
 
 
 def pods_lines(name: str, host: str = "", clusters_file: str = "", *, width: int = 0) -> list[str]:
@@ -68,7 +68,7 @@ def pods_lines(name: str, host: str = "", clusters_file: str = "", *, width: int
     width: of a line of the table; 0: unlimited
     Raises UsageError if its hosts are not pods, and MeshError.
     """
-    cluster = _named(name, clusters_file)
+    cluster = named(name, clusters_file)
     if isinstance(cluster.source, MadePods):
         api, _ = maker_of(cluster, StatusLine())
     elif isinstance(cluster.source, ExistingPods):
@@ -108,7 +108,8 @@ def _shown(api: Api, cluster: Cluster, host: str, width: int) -> list[str]:
     return lines
 
 
-def _named(name: str, clusters_file: str) -> Cluster:
+def named(name: str, clusters_file: str) -> Cluster:
+    """Return a cluster by its name, without a look for its hosts. Raises UsageError."""
     if not name:
         raise NOT_NAMED
     return find_cluster(name, cluster_file(clusters_file))
@@ -191,6 +192,7 @@ def _age(when: str) -> str:
     return ago(time.time() - at)
 
 
-def _yaml(objects: list[object]) -> str:
+def yaml_of(objects: Sequence[object]) -> str:
+    """Return objects as YAML documents."""
     plain = [json.loads(json.dumps(one)) for one in objects]  # equal parts are written out each time
     return yaml.safe_dump_all(plain, sort_keys=False, width=1000)

@@ -105,7 +105,7 @@ READS_RUN = (*NAMES_RUN, "report")  # the others ask hosts as well
 SHOWS = ("run", "exec", "attach", "logs", "job attach", "job logs")
 NARRATES = (*STARTS, "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
 MAKES_HOSTS = ("up", "down")
-SHOWS_PODS = ("pods show", "pods render")
+SHOWS_PODS = ("pods show", "pods render", "pods secret")
 NAMES_CLUSTER = ("ps", "pull", "forward", *MAKES_HOSTS, *SHOWS_PODS)  # commands that have no default cluster
 TAKES_CLUSTERS_FILE = (
     *(*SELECT, *NAMES_RUN, "ssh", "config", "clusters"),

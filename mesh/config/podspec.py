@@ -21,6 +21,7 @@ MADE_KEYS = (
     "context",
     "namespace",
     "nodes",
+    "slices",
     "image",
     "resources",
     "hold",
@@ -127,6 +128,7 @@ class MadePods(Source, frozen=True, kw_only=True):
 
     template: PodTemplate  # of pods without a group
     nodes: int = 1  # in all groups
+    slices: int = 1  # parts of the pods with as many pods each
     groups: tuple[PodGroup, ...] = ()  # in the order of their pods; (): all pods are alike
     context: str = ""  # as in Pods
     namespace: str = ""
@@ -174,9 +176,14 @@ def read_made(section: Section, place: str = "") -> MadePods:
     for key, value in (("hold", hold), ("start_timeout", start)):
         if not math.isfinite(value):
             section.unexpected(key, "a time, as 10m")
+    nodes = sum(group.nodes for group in groups) or section.integer("nodes", 1, 1, PODS_MAX)
+    slices = section.integer("slices", 1, 1, PODS_MAX)
+    if slices and nodes % slices:
+        section.add("slices", f"expected a divisor of nodes: {nodes}, found {slices}")
     return MadePods(
         template=template,
-        nodes=sum(group.nodes for group in groups) or section.integer("nodes", 1, 1, PODS_MAX),
+        nodes=nodes,
+        slices=slices,
         groups=groups,
         context=section.text("context", "a context of kubeconfig"),
         namespace=name_of(section, "namespace"),

@@ -263,21 +263,21 @@ def kubernetes_schema() -> Schema:
 
 def made_pods_schema() -> Schema:
     """Return the shape of ``kubernetes:`` with pods that mesh makes."""
+    count: Schema = {"type": "integer", "minimum": 1, "maximum": podspec.PODS_MAX}
+    many: Schema = {**count, "minimum": 2, "maximum": podspec.PODS_MAX + 1}
     values: Schema = {"type": "object", "additionalProperties": SCALAR}
     fields: Schema = {"type": "object"}
     span: Schema = {"type": ["string", "number"]}
     shapes: dict[str, Schema] = {
         "context": about("of kubeconfig (default: its current one)", SCALAR),
         "namespace": about("of the pods (default: the context's)", SCALAR),
-        "nodes": about("how many pods (1)", {"type": "integer", "minimum": 1, "maximum": podspec.PODS_MAX}),
+        "nodes": about("how many pods (1)", count),
+        "slices": about("parts with as many pods each (1)", count),
         "image": about("an image with Python 3.8 or later", SCALAR),
         "resources": about("quantities, or requests: and limits:", fields),
         "hold": about("how long idle pods wait for the next command (10m)", span),
         "start_timeout": about("time for all pods to run; else all are deleted (10m)", span),
-        "switchboard_from": about(
-            "how many pods make one stream carry those of all (64)",
-            {"type": "integer", "minimum": 2, "maximum": podspec.PODS_MAX + 1},
-        ),
+        "switchboard_from": about("how many pods make one stream carry those of all (64)", many),
         "gang": about("binds all pods to nodes at once, or none (none)", {"enum": list(podspec.GANGS)}),
         "queue": about("of the gang's scheduler", SCALAR),
         "source": about("where pods get the workspace without a client", source_schema()),
@@ -302,11 +302,9 @@ def made_pods_schema() -> Schema:
 
 def source_schema() -> Schema:
     """Return the shape of ``source:`` of pods."""
-    shapes: dict[str, Schema] = {
-        podcode.GIT: about("a URL of git, without a password", TEXT),
-        "ref": about("a commit, tag or branch (the default branch)", SCALAR),
-        "secret": about("a Secret with username and password, or ssh-privatekey and known_hosts", TEXT),
-    }
+    secret = about("a Secret with username and password, or ssh-privatekey and known_hosts", TEXT)
+    ref = about("a commit, tag or branch (the default branch)", SCALAR)
+    shapes = {podcode.GIT: about("a URL of git, without a password", TEXT), "ref": ref, "secret": secret}
     return any_of({"enum": [podcode.CONFIG_MAP]}, keyed(podcode.GIT_KEYS, shapes, [podcode.GIT]))
 
 

@@ -72,6 +72,9 @@ def _there(cluster: Cluster, api: Api, maker: Maker, purpose: Purpose) -> Cluste
     if purpose is Purpose.PLAN and not pods:
         planned = [_planned(maker.made, index) for index in range(maker.made.source.nodes)]
         return replace(_with_pods(cluster, api, "", []), hosts=in_groups(planned, all_hosts(planned)))
+    jobs = maker.job_pods() if purpose is Purpose.ASK else []
+    if jobs:
+        return _with_pods(cluster, api, root.metadata.uid if root else "", [*pods, *jobs], with_jobs=True)
     if root is None or not pods:
         raise NoHosts(f"{cluster.name} has no pods", hint=f"mesh up {cluster.name}")
     found = _with_pods(cluster, api, root.metadata.uid, pods)
@@ -137,10 +140,13 @@ def make(cluster: Cluster, notify: StatusLine, until: float, *, adopts: bool = F
     return _with_pods(cluster, api, uid, pods), record
 
 
-def _with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod]) -> Cluster:
-    assert isinstance(cluster.source, MadePods)
-    is_large = cluster.source.nodes >= cluster.source.switchboard_from
-    selector = f"{render.ROOT}={uid}"
+def _with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod], *, with_jobs: bool = False) -> Cluster:
+    """Return a cluster with pods as hosts. with_jobs: some of them belong to declared jobs"""
+    described = cluster.source
+    assert isinstance(described, MadePods)
+    is_large = described.nodes >= described.switchboard_from and not with_jobs
+    whose = f"{render.CLUSTER}={render.safe(cluster.name)},{render.USER}={render.safe(user_here())}"
+    selector = whose if with_jobs else f"{render.ROOT}={uid}"
     home = pod_home(os.environ)
     place = replace(
         api.place,
@@ -152,8 +158,11 @@ def _with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod]) -> Cluster
     remote_dir = render.REMOTE_DIR if cluster.remote_dir == DEFAULT_REMOTE_DIR else cluster.remote_dir
     hosts = in_groups(pods, hosts_of(pods, place, all_run=False))
     note = f"pods of namespace {place.namespace} that mesh has made"
+    slices = described.slices
+    if slices > 1 and len(hosts) == described.nodes and not with_jobs:
+        cluster = replace(cluster, slices=(len(hosts) // slices,) * slices)
     found = replace(cluster, hosts=hosts, backend="pods", pods=place, remote_dir=remote_dir, note=note)
-    if (source := cluster.source.template.source) is not None:
+    if (source := described.template.source) is not None:
         found = replace(found, workspace=code.PROJECT, fetched=source.line)
     return found
 

@@ -274,14 +274,14 @@ def _volumes(made: Made, template: PodTemplate, root_uid: str) -> tuple[list[Obj
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})
     for number, volume in enumerate(template.volumes):
         volumes.append({"name": f"volume-{number}", **_volume(volume)})
-        mounts.append({"name": f"volume-{number}", "mountPath": volume.path, "readOnly": volume.read_only})
+        mounts.append({"name": f"volume-{number}", "mountPath": volume.path, **_read_only(volume)})
     return volumes, mounts
 
 
 def _volume(volume: Volume) -> Object:
     value = volume.value
     if volume.kind == "claim":
-        return {"persistentVolumeClaim": {"claimName": value, "readOnly": volume.read_only}}
+        return {"persistentVolumeClaim": {"claimName": value, **_read_only(volume)}}
     if volume.kind == "host_path":
         return {"hostPath": {"path": value}}
     if volume.kind == "empty_dir":
@@ -291,7 +291,11 @@ def _volume(volume: Volume) -> Object:
     if volume.kind == "config_map":
         return {"configMap": {"name": value}}
     server, _, path = value.partition(":")
-    return {"nfs": {"server": server, "path": path or "/", "readOnly": volume.read_only}}
+    return {"nfs": {"server": server, "path": path or "/", **_read_only(volume)}}
+
+
+def _read_only(volume: Volume) -> Object:
+    return {"readOnly": True} if volume.read_only else {}
 
 
 def merged(ours: Object, theirs: Object) -> Object:
