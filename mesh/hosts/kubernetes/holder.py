@@ -100,12 +100,12 @@ def started(node: int, program: str) -> int:
     return os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", program, "pods-node"], os.environ)
 
 
-def begin(program: str, plan: str, secret: str, missing: str) -> int:
+def begin(program: str, plan: str, files: str, missing: str) -> int:
     """Begin the run of a declared job; return the process that does. Ends the pod without its Secret."""
     if not os.path.exists(program):
         sys.stderr.write(missing + "\n")
         raise SystemExit(NOT_BEGUN)
-    return os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", program, plan, secret], os.environ)
+    return os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", program, plan, files], os.environ)
 
 
 def hold(idle: float, start: float, until: float, program: str = "", job: int = 0) -> int:
