@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mesh.cli import userpodoptions
 from mesh.cli.option import (
     COMMAND,
     ENDS,
@@ -123,4 +124,4 @@ TLAUNCH_PODS = tuple(
 )
 
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]
-TABLE += TLAUNCH_PODS
+TABLE += [*TLAUNCH_PODS, *userpodoptions.TABLE]

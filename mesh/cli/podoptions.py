@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mesh.cli import userpodoptions
 from mesh.cli.option import OTHER, RANKS, AnyOption, Option
 from mesh.config.settings import read_name
 from mesh.core.errors import UsageError
@@ -56,4 +55,3 @@ RANKS_HERE = Option("nproc", RENDER, RANKS, "N", "ranks in each pod (default: 1)
 JOB_NAME = Option("name", RENDER, OTHER, "NAME", "call the run so", read_name, "", field="name")
 
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]
-TABLE += userpodoptions.TABLE

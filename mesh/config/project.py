@@ -26,7 +26,8 @@ FILE = "mesh.yaml"
 _TIMES = ("grace", "hang_watch")
 KEYS = (
     *("commands", "ignore", "include_git", "prerun", "env", "pass", "secret"),
-    *("workspace", "default", *_TIMES, "spool", "logs", "notify", "modules", "program", "gpu_share"),
+    *("workspace", "default", *_TIMES, "spool", "logs", "notify", "modules", "program"),
+    *("gpu_share",),
     *SECTIONS,
 )
 COMMAND_KEYS = ("run", "unless", "sudo")

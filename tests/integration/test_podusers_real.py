@@ -22,10 +22,14 @@ from typing import Any
 import pytest
 import yaml
 
+from mesh.config.podusers import read_pod_users
+from mesh.hosts.kubernetes import userobjects
+from mesh.hosts.kubernetes.userobjects import Space
 from tests.conftest import REPOSITORY, Done, Home
 from tests.kubecluster import images
 from tests.kubecluster.cluster import ADMIN, NAMESPACE, NODES, SERVER, Cluster, Refused
 from tests.kubecluster.faults import PATIENT_S
+from tests.kubecluster.fields import dropped
 from tests.lab import eventually, sh
 
 pytestmark = [
@@ -247,6 +251,7 @@ def check_that_a_second_apply_changes_nothing(home: Home, kube: Cluster, file: P
     second = home.mesh("pods", "apply", str(file), within=PATIENT_S)
     assert second.lines == [f"user-{user}: 11 objects unchanged" for user in USERS], second.err
     assert (versions(kube), [pods_of(kube, user) for user in USERS]) == (before, pods)
+    check_that_the_server_has_every_field(kube, file)
     listed = home.mesh("pods", "list", within=PATIENT_S)
     assert [line.split()[0] for line in listed.lines] == [*USERS, "user"]  # sorted
     assert all(line.endswith("runs") for line in listed.lines[:2]), listed.lines
@@ -255,6 +260,16 @@ def check_that_a_second_apply_changes_nothing(home: Home, kube: Cluster, file: P
     shown = changed.out.decode().splitlines()
     assert shown[:2] == ["user-ana: ResourceQuota mesh changed", "  spec.hard.pods: 5 -> 6"], changed.err
     assert versions(kube) == before
+
+
+def check_that_the_server_has_every_field(kube: Cluster, file: Path) -> None:
+    """Check that the server drops no field of an object, and that a field of another program is not taken over."""
+    found = read_pod_users(file)
+    for user in found.users:
+        for sent in userobjects.objects_of(Space(user=user, dev=found.dev)):
+            path = f"{userobjects.path_of(sent)}?fieldManager=mesh&dryRun=All"
+            answer = kube.ask("PATCH", path, sent, kind="application/apply-patch+yaml")
+            assert list(dropped(json.loads(json.dumps(sent)), answer)) == []
 
 
 def check_that_users_are_apart(home: Home, kube: Cluster) -> None:

@@ -22,6 +22,7 @@ from mesh.hosts.kubernetes import userobjects
 from mesh.hosts.kubernetes.differing import differences
 from mesh.hosts.kubernetes.userobjects import Space
 from tests.conftest import REPOSITORY
+from tests.kubecluster.fields import dropped
 from tests.specs import spec_of as run_spec
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGx4 ana@desk"
@@ -190,3 +191,12 @@ def test_a_dev_pod_is_a_cluster_where_there_is_a_kubeconfig(tmp_path: Path, monk
     )
     (tmp_path / "cluster.yaml").write_text("user-ana: {hosts: [a]}\n")
     assert find_cluster("user-ana", load_clusters(tmp_path / "cluster.yaml", required=True)).hosts[0].name == "a"
+
+
+def test_fields_that_a_server_drops_are_found() -> None:
+    sent = {"a": {"b": "500m", "c": [1, {"d": True}]}, "e": False}
+    assert list(dropped(sent, {"a": {"b": "0.5", "c": [1, {"d": True, "more": 1}]}})) == []
+    assert list(dropped(sent, {"a": {"b": "1", "c": [1, {}]}})) == [
+        "a.b: '500m', found '1'",
+        "a.c[1].d: True, found None",
+    ]

@@ -13,7 +13,7 @@ from mesh.backends.pods import state
 from mesh.backends.pods.api import Api, ApiAway, ApiFailed
 from mesh.backends.pods.objects import Meta, Pod
 from mesh.config.podspec import MadePods
-from mesh.config.userspaces import pod_home, with_home
+from mesh.config.userspaces import pod_home, with_home, with_setup
 from mesh.core.cluster import DEFAULT_REMOTE_DIR, Cluster, PodPlace
 from mesh.core.errors import NoHosts, UsageError
 from mesh.core.findings import Finding, failed
@@ -46,7 +46,7 @@ class MadePodSource:
                 return _there(cluster, api, maker, purpose)
             remove_ended(api, user_here(), PodsRecords(os.environ))
             uid, pods = maker.ensure()
-            return _with_pods(cluster, api, uid, pods)
+            return with_setup(_with_pods(cluster, api, uid, pods), pod_home(os.environ))
 
     def check(self, cluster: Cluster) -> Sequence[Finding]:
         api, maker = maker_of(cluster, StatusLine())
@@ -147,14 +147,7 @@ def _with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod], *, with_jo
     is_large = described.nodes >= described.switchboard_from and not with_jobs
     whose = f"{render.CLUSTER}={render.safe(cluster.name)},{render.USER}={render.safe(user_here())}"
     selector = whose if with_jobs else f"{render.ROOT}={uid}"
-    home = pod_home(os.environ)
-    place = replace(
-        api.place,
-        container=render.CONTAINER,
-        selector=selector,
-        switchboard=is_large,
-        setup=home.setup if home else "",
-    )
+    place = replace(api.place, container=render.CONTAINER, selector=selector, switchboard=is_large)
     remote_dir = render.REMOTE_DIR if cluster.remote_dir == DEFAULT_REMOTE_DIR else cluster.remote_dir
     hosts = in_groups(pods, hosts_of(pods, place, all_run=False))
     note = f"pods of namespace {place.namespace} that mesh has made"

@@ -22,6 +22,7 @@ from mesh.hosts.kubernetes.userobjects import SPACE, Space
 LOOK_INTERVAL_S = 0.5
 QUOTA_TIMEOUT_S = 60.0  # for the quota controller to count, before which nothing in a namespace is admitted
 CRASHES_FINAL = 2  # restarts of a container without a message, after which it does not start by itself
+CONFLICT_STATUS = 409  # of HTTP: others have set a field to another value
 MADE, CHANGED, UNCHANGED = "made", "changed", "unchanged"
 REPLICA_FAILURE = "ReplicaFailure"  # the condition of a Deployment whose pod was refused
 Data = dict[str, object]
@@ -123,7 +124,12 @@ def _applied(api: Api, found: Object, *, dry_run: bool, is_forced: bool) -> Chan
     if before is None:
         api.apply(path, found, dry_run=dry_run, is_forced=is_forced)
         return _change(found, MADE)
-    after = api.apply(path, found, dry_run=True, is_forced=is_forced)
+    try:
+        after = api.apply(path, found, dry_run=True, is_forced=is_forced)
+    except ApiFailed as error:
+        if error.status != CONFLICT_STATUS:
+            raise
+        raise MeshError(f"{path}: {error}", hint="mesh pods apply --force FILE  # takes these fields over") from error
     lines = differences(before, after)
     if not lines:  # also no field manager's time changes then
         return _change(found, UNCHANGED)
