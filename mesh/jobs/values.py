@@ -294,6 +294,7 @@ class Row(Struct, frozen=True, kw_only=True):
     kept_from: int | None = None  # with kept_until: that job
     silence: str = ""  # with silent_since: why its hosts do not answer
     api_silence: str = ""  # with api_silent_since: why the API does not
+    maker: str = ""  # of its machines: "tpu", "kubernetes" or "slurm"; "": hosts that are there
 
 
 def row_of(job: Job) -> Row:
@@ -338,6 +339,7 @@ def row_of(job: Job) -> Row:
         kept_from=job.kept_from or None,
         silence=job.silence,
         api_silence=job.api_silence,
+        maker=job.spec.machines.maker,
     )
 
 

@@ -46,7 +46,7 @@ class MadePodSource:
                 return _there(cluster, api, maker, purpose)
             remove_ended(api, user_here(), PodsRecords(os.environ))
             uid, pods = maker.ensure()
-            return with_setup(_with_pods(cluster, api, uid, pods), pod_home(os.environ))
+            return with_setup(with_pods(cluster, api, uid, pods), pod_home(os.environ))
 
     def check(self, cluster: Cluster) -> Sequence[Finding]:
         api, maker = maker_of(cluster, StatusLine())
@@ -71,13 +71,13 @@ def _there(cluster: Cluster, api: Api, maker: Maker, purpose: Purpose) -> Cluste
         return _refreshed(cluster, pods)
     if purpose is Purpose.PLAN and not pods:
         planned = [_planned(maker.made, index) for index in range(maker.made.source.nodes)]
-        return replace(_with_pods(cluster, api, "", []), hosts=in_groups(planned, all_hosts(planned)))
+        return replace(with_pods(cluster, api, "", []), hosts=in_groups(planned, all_hosts(planned)))
     jobs = maker.job_pods() if purpose is Purpose.ASK else []
     if jobs:
-        return _with_pods(cluster, api, root.metadata.uid if root else "", [*pods, *jobs], with_jobs=True)
+        return with_pods(cluster, api, root.metadata.uid if root else "", [*pods, *jobs], with_jobs=True)
     if root is None or not pods:
         raise NoHosts(f"{cluster.name} has no pods", hint=f"mesh up {cluster.name}")
-    found = _with_pods(cluster, api, root.metadata.uid, pods)
+    found = with_pods(cluster, api, root.metadata.uid, pods)
     if purpose in (Purpose.CHECK, Purpose.PLAN):
         return replace(found, hosts=in_groups(pods, all_hosts(pods)))
     if not found.hosts:
@@ -137,11 +137,14 @@ def make(cluster: Cluster, notify: StatusLine, until: float, *, adopts: bool = F
             f"{cluster.name}: its pods are there, and end after {record.hold:g} s without a run",
             hint=f"mesh down {cluster.name} && mesh up {cluster.name}",
         )
-    return _with_pods(cluster, api, uid, pods), record
+    return with_pods(cluster, api, uid, pods), record
 
 
-def _with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod], *, with_jobs: bool = False) -> Cluster:
-    """Return a cluster with pods as hosts. with_jobs: some of them belong to declared jobs"""
+def with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod], *, with_jobs: bool = False) -> Cluster:
+    """Return a cluster with those of its pods that run as hosts.
+
+    uid: of their root; with_jobs: some of them belong to declared jobs
+    """
     described = cluster.source
     assert isinstance(described, MadePods)
     is_large = described.nodes >= described.switchboard_from and not with_jobs
