@@ -35,9 +35,11 @@ class Job:
         (secret / "program").write_bytes(pack())
         (secret / "variables").write_text("{}")
 
-    def run(self, *command: str, pods: int = 2, start_s: float = GENEROUS_S) -> tuple[list[int], list[str]]:
+    def run(
+        self, *command: str, pods: int = 2, name: str = "gpus", start_s: float = GENEROUS_S
+    ) -> tuple[list[int], list[str]]:
         """Start pods; return the status of each, and what it has written to standard error."""
-        text = job_text("gpus", command)
+        text = job_text(name, command)
         plan = json.loads(next(yaml.safe_load_all(text))["data"]["plan.json"])
         plan |= {"port": free_port(), "python": sys.executable, "start_timeout": start_s}
         plan["begin"]["ports"] = [0]
@@ -68,7 +70,8 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    (tmp_path / "cluster.yaml").write_text("gpus:\n  kubernetes: {image: x, nodes: 2}\n")
+    text = "gpus:\n  kubernetes: {image: x, nodes: 2}\none:\n  kubernetes: {image: x}\n"
+    (tmp_path / "cluster.yaml").write_text(text)
     monkeypatch.setenv("MESH_CLUSTERS", str(tmp_path / "cluster.yaml"))
     work = tmp_path / "work"
     work.mkdir()
@@ -93,6 +96,10 @@ def test_a_command_that_is_not_there_starts_no_rank(job: Job) -> None:
     assert statuses == [125, 125]
     assert "no-such-command: no such command" in told[0]
     assert (job.printed(0), job.printed(1)) == ("", "")
+
+
+def test_a_run_that_ends_before_its_pod_has_left_it_has_its_status(job: Job) -> None:
+    assert job.run("sh", "-c", "exit 5", pods=1, name="one") == ([5], [""])
 
 
 def test_a_job_that_lacks_a_pod_begins_no_run(job: Job) -> None:

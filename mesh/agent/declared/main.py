@@ -47,6 +47,8 @@ class Inbox:
     def __init__(self) -> None:
         self._queue: queue.Queue[tuple[str, object]] = queue.Queue()
         self._kept: dict[str, object] = {}
+        self.may_end = False  # the agent keeps the run by itself, and may end with it
+        self._is_ended = False  # the agent has
 
     def take_message(self, header: Header) -> None:
         """Take a message of the agent."""
@@ -62,8 +64,12 @@ class Inbox:
         self._queue.put(("round", values))
 
     def fail(self, why: str) -> None:
-        """Note that the agent has ended, or the meeting is over."""
+        """Note that the meeting is over."""
         self._queue.put(("failed", why))
+
+    def end(self, why: str) -> None:
+        """Note that the agent has ended."""
+        self._queue.put(("ended", why))
 
     def message(self, kind: str, limit: float | None = None) -> Header:
         """Return the agent's next message of a kind. Raises NotBegun for a failure, or after so many seconds."""
@@ -80,12 +86,15 @@ class Inbox:
     def _wait(self, kind: str, limit: float | None) -> object:
         until = None if limit is None else time.monotonic() + limit
         while kind not in self._kept:
+            if self._is_ended and kind in WANTED:
+                raise NotBegun("its agent has ended")
             left = None if until is None else max(0.0, until - time.monotonic())
             try:
                 found, value = self._queue.get(timeout=left)
             except queue.Empty:
                 raise NotBegun(f"no answer ({kind}) after {limit:g} s") from None
-            if found == "failed":
+            self._is_ended = self._is_ended or found == "ended"
+            if found == "failed" or (self._is_ended and not self.may_end):
                 raise NotBegun(str(value))
             self._kept[found] = value
         return self._kept.pop(kind)
@@ -125,7 +134,7 @@ class Part:
         begin["about"]["since"] = begin["plan"]["created"] = now
         if begin["owner"]:
             begin["owner"]["since"] = now
-        agent.begin(begin, inbox.take_message, inbox.fail)
+        agent.begin(begin, inbox.take_message, inbox.end)
         inbox.message("locked", ANSWER_TIMEOUT_S)
         self._round({})
         agent.ask(own["prepare"], self._program.read(LIBRARY))
@@ -141,6 +150,7 @@ class Part:
             inbox.message("started", ANSWER_TIMEOUT_S)
         agent.order({"type": "detach"})
         inbox.message("detached", ANSWER_TIMEOUT_S)
+        inbox.may_end = True
         self._round({})
 
     def introduce(self) -> None:
@@ -170,7 +180,9 @@ class Part:
             self._member.leave()
 
     def fail(self, why: str) -> None:
-        """Report a failure to all other pods."""
+        """Report a failure to all other pods, and end what has begun here."""
+        if self.agent is not None and self._inbox.may_end:
+            self.agent.order({"type": "kill"})
         if self._member is not None:
             try:
                 self._member.send({"failed": why})
@@ -253,7 +265,6 @@ def main(words: Sequence[str]) -> int:
             plan = read_plan(file.read())
         part = Part(plan, words[1], zipfile.ZipFile(sys.argv[0]), node_of(plan))
         part.begin()
-        part.introduce()
     except (NotBegun, MeetingOver, BadPlan, OSError, ValueError, KeyError) as error:
         sys.stderr.write(f"the run has not begun: {error}\n")
         if part is not None:
@@ -262,6 +273,10 @@ def main(words: Sequence[str]) -> int:
             if part.agent is not None:
                 part.agent.process.wait()
         return NOT_BEGUN
+    try:
+        part.introduce()
+    except (NotBegun, MeetingOver) as error:  # where the run has ended by now, there is nobody to meet
+        sys.stderr.write(f"the pods have not met again: {error}\n")
     part.leave()
     assert part.agent is not None
     part.agent.process.wait()
