@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from shlex import quote
 
 from msgspec.structs import replace
 
+from mesh.config.podspec import MadePods
+from mesh.config.userspaces import pod_home
 from mesh.core.cluster import Cluster
 from mesh.core.module import (
     Conda,
@@ -43,7 +46,8 @@ def preparation_of(
     preparation = Preparation(modules=tuple(modules), environment=environment, undo=undo)
     if spec.kind is not Kind.RUN:
         return spec, preparation
-    first = [PrerunEntry(run=_script(cluster.pods.setup), module=cluster.pods.setup)] if cluster.pods.setup else []
+    home = pod_home(os.environ) if isinstance(cluster.source, MadePods) else None
+    first = [PrerunEntry(run=_script(home.setup), module=home.setup)] if home else []
     if environment is not None and environment.enter:
         first.append(PrerunEntry(run=environment.enter, module=environment.name))
     return replace(spec, prerun=(*first, *spec.prerun)), preparation

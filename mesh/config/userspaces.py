@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from mesh.config.kubernetes import Pods
 from mesh.config.podspec import NAME_CHARACTERS, MadePods, PodTemplate, Volume, is_name
-from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
 
 PREFIX = "user-"  # of a user's namespace, which is also the name of the cluster that is the user's dev pod
@@ -73,11 +72,6 @@ def pod_home(environ: Mapping[str, str]) -> PodHome | None:
     if not is_name(claim) or not path.startswith("/") or path.strip("/") == "":
         raise UsageError(f"{VOLUME_VARIABLE}: expected CLAIM:PATH, as tdata:/TData, found {text!r}")
     return PodHome(claim, f"/{path.strip('/')}")
-
-
-def with_setup(cluster: Cluster, home: PodHome | None) -> Cluster:
-    """Return a cluster in whose pods the script of the user's volume runs before prerun."""
-    return replace(cluster, pods=replace(cluster.pods, setup=home.setup)) if home else cluster
 
 
 def with_home(source: MadePods, home: PodHome | None) -> MadePods:

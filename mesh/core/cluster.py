@@ -57,7 +57,6 @@ class PodPlace(Struct, frozen=True, kw_only=True):
     container: str = ""  # "": the only one of a pod, or the one that the pod names as its default
     selector: str = ""  # labels that all of the pods have
     switchboard: bool = False  # one exec carries the streams of all pods
-    setup: str = ""  # a script in the pods that runs before prerun; "": none
 
     def kubectl(self, verb: str) -> str:
         """Return the beginning of a kubectl command in this context and namespace, for hints.

@@ -15,7 +15,7 @@ from mesh.config.kubernetes import Pods
 from mesh.config.podspec import MadePods, PodTemplate, Volume
 from mesh.config.podusers import PodUsers, read_pod_users
 from mesh.config.userspaces import PodHome, pod_home, with_home
-from mesh.core.cluster import Cluster, Host, PodPlace
+from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import UnknownCluster, UsageError
 from mesh.core.run import Kind
 from mesh.hosts.kubernetes import userobjects
@@ -160,16 +160,19 @@ def test_pods_get_the_volume_of_their_user_unless_they_have_one_there() -> None:
             pod_home({"MESH_TDATA": text})
 
 
-def test_the_script_of_the_volume_runs_before_prerun_of_runs_alone() -> None:
-    spec = run_spec()
-    setup = "/TData/code/setup.sh"
-    cluster = Cluster(name="c", hosts=(Host(name="a", address=""),), backend="pods", pods=PodPlace(setup=setup))
+def test_the_script_of_the_volume_runs_before_prerun_of_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESH_TDATA", "tdata:/TData")
+    spec, setup = run_spec(), "/TData/code/setup.sh"
+    source = MadePods(template=PodTemplate(image="x"))
+    cluster = Cluster(name="c", hosts=(Host(name="a", address=""),), backend="pods", source=source)
     found, _ = preparation_of(spec, cluster, ())
     assert found.prerun[0].run == f"[ ! -e {setup} ] || (cd /TData/code && exec bash setup.sh)"
     assert found.prerun[0].module == setup
     assert found.prerun[1:] == spec.prerun
     other, _ = preparation_of(run_spec(kind=Kind.SETUP), cluster, ())
     assert other.prerun == run_spec(kind=Kind.SETUP).prerun
+    there = Cluster(name="c", hosts=cluster.hosts, backend="pods")  # pods that mesh has not made
+    assert preparation_of(spec, there, ())[0].prerun == spec.prerun
 
 
 def test_a_dev_pod_is_a_cluster_where_there_is_a_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

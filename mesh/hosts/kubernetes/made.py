@@ -13,7 +13,7 @@ from mesh.backends.pods import state
 from mesh.backends.pods.api import Api, ApiAway, ApiFailed
 from mesh.backends.pods.objects import Meta, Pod
 from mesh.config.podspec import MadePods
-from mesh.config.userspaces import pod_home, with_home, with_setup
+from mesh.config.userspaces import pod_home, with_home
 from mesh.core.cluster import DEFAULT_REMOTE_DIR, Cluster, PodPlace
 from mesh.core.errors import NoHosts, UsageError
 from mesh.core.findings import Finding, failed
@@ -46,7 +46,7 @@ class MadePodSource:
                 return _there(cluster, api, maker, purpose)
             remove_ended(api, user_here(), PodsRecords(os.environ))
             uid, pods = maker.ensure()
-            return with_setup(with_pods(cluster, api, uid, pods), pod_home(os.environ))
+            return with_pods(cluster, api, uid, pods)
 
     def check(self, cluster: Cluster) -> Sequence[Finding]:
         api, maker = maker_of(cluster, StatusLine())
