@@ -209,7 +209,9 @@ def check_time(cluster: Cluster, spec: RunSpec) -> None:
 
 def with_slurm_job(cluster: Cluster, spec: RunSpec) -> RunSpec:
     """Return a spec whose ranks get the number of their job with Slurm's other variables. Raises UsageError."""
-    job = cluster.allocation.job
+    job, is_by_ssh = cluster.allocation.job, cluster.backend != "slurm"
+    if job and is_by_ssh:  # by this variable, the programs of its nodes find the ranks that end with it
+        spec = replace(spec, groups=tuple(replace(one, env={"MESH_ALLOCATION": job, **one.env}) for one in spec.groups))
     if not spec.rules.slurm_env:
         return spec
     if not job:

@@ -72,7 +72,6 @@ def run(
     Raises UsageError for wrong arguments or files; whatever goes wrong later is in the result. In the main thread,
     SIGINT, SIGTERM and SIGHUP end the run as they do for the command line; in another one signals are the caller's.
     """
-    found, spec = _run_spec(command, cluster, options, clusters_file, is_quiet=quiet or look.terse)
     showing = Showing(
         output=output,
         label=label,
@@ -83,6 +82,7 @@ def run(
         stdin_notice=options.stdin_notice,
         typed=typed,
     )
+    found, spec = _run_spec(command, cluster, options, clusters_file, is_quiet=quiet or look.terse)
     listener = Listener(on_event) if on_event else None
     return _run(found, spec, showing, options, listener)
 
@@ -116,9 +116,11 @@ def _run_spec(
     command: Sequence[str], cluster: str, options: Options, clusters_file: str, *, is_quiet: bool
 ) -> tuple[Cluster, RunSpec]:
     """Return the cluster of ``run`` and what it runs there. Raises UsageError."""
-    found, project = choose_cluster(cluster, options, clusters_file, is_quiet=is_quiet), project_here()
+    project = project_here()
     check_name(options.name, clusters_file)
     check_workspace(project, Path.home())
+    make_spec(project, options, _words(command, options))  # raises for wrong options before any host is asked for
+    found = choose_cluster(cluster, options, clusters_file, is_quiet=is_quiet)
     found, spare = spares.divide(found)
     spec, found = _with_roles(make_spec(project, options, _words(command, options)), found, options)
     check_time(found, spec)
@@ -147,7 +149,6 @@ def exec(  # noqa: A001  (the command's name)
 
     Raises UsageError for options that are about those.
     """
-    found, spec = _exec_spec(command, cluster, options, clusters_file, is_quiet=quiet or look.terse)
     showing = Showing(
         output=output,
         label=label,
@@ -158,6 +159,7 @@ def exec(  # noqa: A001  (the command's name)
         stdin_notice=options.stdin_notice,
         typed=typed,
     )
+    found, spec = _exec_spec(command, cluster, options, clusters_file, is_quiet=quiet or look.terse)
     listener = Listener(on_event) if on_event else None
     return _run(found, spec, showing, options, listener, is_run=False)
 
@@ -171,9 +173,11 @@ def _exec_spec(
     if any(given.values()):
         told = ", ".join(f"--{name}" for name, is_given in given.items() if is_given)
         raise UsageError(f"mesh exec syncs nothing, runs no prerun and takes no lock: {told} is for mesh run")
-    found = choose_cluster(cluster, options, clusters_file, is_quiet=is_quiet)
+    project = project_here()
     check_name(options.name, clusters_file)
-    spec = make_spec(project_here(), options, _words(command, options))
+    make_spec(project, options, _words(command, options))  # raises for wrong options before any host is asked for
+    found = choose_cluster(cluster, options, clusters_file, is_quiet=is_quiet)
+    spec = make_spec(project, options, _words(command, options))
     check_time(found, spec)
     spec = with_slurm_job(found, spec)
     spec = replace(spec, project=found.workspace or spec.project)
@@ -199,8 +203,8 @@ def stream(
     quiet: print nothing, as the events have it all; the rest as with ``run``
     The run is in a thread of its own, so that signals are the caller's.
     """
-    found, spec = (_run_spec if sync else _exec_spec)(command, cluster, options, clusters_file, is_quiet=quiet)
     showing = Showing(output=output, quiet=quiet)
+    found, spec = (_run_spec if sync else _exec_spec)(command, cluster, options, clusters_file, is_quiet=quiet)
 
     def start(listener: Listener) -> RunResult:
         return _run(found, spec, showing, options, listener, is_run=sync)
@@ -298,11 +302,12 @@ def setup(
     if options.nproc != 1 or options.launcher or options.stdin != "none":
         hint = "leave out nproc, launcher and stdin"
         raise UsageError("a setup is once for each host and has no standard input", hint=hint)
+    showing = Showing(json=json, quiet=quiet, look=look)
     found, project = choose_cluster(cluster, options, clusters_file, is_quiet=quiet or look.terse), project_here()
     if not project.named:
         hint = "`mesh init` writes one; its `commands:` are what a setup runs"
         raise UsageError(f"{project.workspace / FILE}: there is no such file, here or above", hint=hint)
-    showing, modules = Showing(json=json, quiet=quiet, look=look), project.modules.descriptions
+    modules = project.modules.descriptions
     spec = with_fetched(found, make_spec(project, options, ()))
     spec = replace(spec, lock=carrier_of(found).locks, prerun=(), force=force)
     if undo and not modules:

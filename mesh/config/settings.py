@@ -204,6 +204,7 @@ def run_spec(project: Project, options: Options, command: Sequence[str], run: st
     command: the words for execve
     run: the id of the run
     """
+    _check_types(options)
     environ = client.environ
     if any(not isinstance(word, str) or "\0" in word for word in command):
         raise UsageError("the words of a command are texts without zero bytes")
