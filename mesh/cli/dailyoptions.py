@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import add
 
-from mesh.cli.option import COMMAND, HOSTS, OTHER, OUTPUT, WHICH_RUN, AnyOption, Option, switch, text
+from mesh.cli.option import COMMAND, DIAGNOSIS, HOSTS, OTHER, OUTPUT, RANKS, WHICH_RUN, AnyOption, Option, switch, text
 from mesh.config.forwarding import read_forwarded
 from mesh.config.settings import read_number
 from mesh.core.forwarding import Forwarded
@@ -42,5 +42,7 @@ FORWARD: Option[tuple[Forwarded, ...]] = Option(
     joined=add,
     field="forward",
 )
+PTY = switch("pty", ("run", "exec"), RANKS, "give rank 0 your terminal: pdb, vim, top", field="pty")
+DEBUG = switch("debug", ("run",), DIAGNOSIS, "pdb here at breakpoint() or an exception of any rank", field="debug")
 
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]

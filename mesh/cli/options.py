@@ -85,6 +85,8 @@ class Given:
         fields = {option.field: self[option] for option in options_of(self.command) if option.field}
         if self[INTERACTIVE] and STDIN.name not in self._values:
             fields["stdin"] = "rank0"
+        if fields.get("pty"):
+            fields["stdin"] = "rank0"
         if STDIN.field in fields:
             fields["stdin_notice"] = STDIN.name not in self._values and not self[INTERACTIVE]
         return Options(**fields).checked()
@@ -96,11 +98,11 @@ def _as_tag(flag: str, text: str) -> tuple[str, ...]:
 
 SELECT = (  # commands that pick hosts of a cluster
     *("run", "exec", "repl", "setup", "push", "pull", "check"),
-    *("ps", "top", "clean", "forward"),
+    *("ps", "top", "clean", "forward", "notebook"),
 )
 STARTS = ("run", "exec")
 WITH_PROMPT = (*STARTS, "repl")
-NAMES_RUN = ("attach", "detach", "signal", "restart", "stop", "logs", "stacks")
+NAMES_RUN = ("attach", "detach", "signal", "restart", "stop", "logs", "stacks", "debug")
 READS_RUN = (*NAMES_RUN, "report")  # the others ask hosts as well
 SHOWS = ("run", "exec", "attach", "logs", "job attach", "job logs")
 NARRATES = (*STARTS, "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
@@ -112,7 +114,7 @@ TAKES_CLUSTERS_FILE = (
     *(*MAKES_HOSTS, *SHOWS_PODS, "job submit", "jobman create"),
 )
 READS_LOGS = ("logs", "job logs")
-WITH_RANKS = (*READS_LOGS, "signal", "restart", "stacks")
+WITH_RANKS = (*READS_LOGS, "signal", "restart", "stacks", "debug")
 
 CLUSTER = text(
     "cluster",

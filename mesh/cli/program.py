@@ -10,6 +10,7 @@ from mesh import __version__
 # Each makes its functions commands; the help lists them in this order.
 from mesh.cli import (  # noqa: F401
     again,
+    debugging,
     execution,
     forwarding,
     inspection,
@@ -18,6 +19,7 @@ from mesh.cli import (  # noqa: F401
     jobsetup,
     jobstorage,
     machines,
+    notebook,
     others,
     othersjobman,
     otherstlaunch,

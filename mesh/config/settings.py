@@ -104,6 +104,14 @@ class Options(RuleOptions, frozen=True, kw_only=True):
         if self.detach and self.stdin != "none":
             hint = "leave out -i or --stdin"
             raise UsageError("--detach leaves, so that there is no standard input to give", hint=hint)
+        if self.pty and (self.detach or self.roles):
+            other = "--detach" if self.detach else "--role"
+            raise UsageError(f"--pty gives rank 0 your terminal: leave out {other}", hint="mesh run --pty pod COMMAND")
+        if self.debug and (self.detach or self.pty or self.stdin != "none"):
+            other = "--detach" if self.detach else "--pty" if self.pty else "-i or --stdin"
+            raise UsageError(
+                f"--debug has your terminal for pdb: leave out {other}", hint="mesh run --debug pod COMMAND"
+            )
         if self.detach and self.forward:
             hint = "mesh forward CLUSTER PORT"
             raise UsageError("--forward needs a client that is there, and --detach leaves", hint=hint)

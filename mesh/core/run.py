@@ -95,6 +95,8 @@ class RuleOptions(Struct, frozen=True, kw_only=True):
 
     keep_going: bool = False  # a failed rank does not stop the others
     stdin: str = "none"  # ranks that get the client's standard input: "none", "rank0" or "all"
+    pty: bool = False  # rank 0 has a terminal, which is ours
+    debug: bool = False  # a rank stops at breakpoint() and at an exception, and waits for us
     slurm_env: bool = False  # ranks get Slurm's variables, as if srun had started each of them
 
 

@@ -255,6 +255,7 @@ GUIDES = "README CONTRIBUTING docs/README docs/clusters docs/project docs/runnin
 GUIDES += " docs/stacks docs/ranks docs/tpu docs/mad docs/ci docs/ending docs/places docs/shell docs/coming-from"
 GUIDES += " docs/jobs docs/tasks docs/programs docs/kubernetes docs/launchpad docs/machines docs/buckets docs/notify"
 GUIDES += " docs/from-jobman docs/slurm docs/ui docs/repl docs/scale docs/again docs/forward docs/from-tlaunch"
+GUIDES += " docs/debug"
 
 
 @pytest.mark.parametrize("name", [*GUIDES.split(), "docs/pods"])
