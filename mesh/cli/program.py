@@ -10,6 +10,7 @@ from mesh import __version__
 # Each makes its functions commands; the help lists them in this order.
 from mesh.cli import (  # noqa: F401
     again,
+    bisect,
     debugging,
     execution,
     forwarding,
@@ -27,6 +28,7 @@ from mesh.cli import (  # noqa: F401
     pods,
     podusers,
     repl,
+    replay,
     runs,
     serve,
     shells,

@@ -25,7 +25,7 @@ from mesh.core.run import DEFAULT_GRACE, DEFAULT_LOGS, DEFAULT_SPOOL, PrerunEntr
 FILE = "mesh.yaml"
 _TIMES = ("grace", "hang_watch")
 KEYS = (
-    *("commands", "ignore", "include_git", "prerun", "env", "pass", "secret"),
+    *("commands", "ignore", "include_git", "keep_tree", "prerun", "env", "pass", "secret"),
     *("workspace", "default", *_TIMES, "spool", "logs", "notify", "modules", "program"),
     *("gpu_share",),
     *SECTIONS,
@@ -121,6 +121,7 @@ class Project(Struct, frozen=True, kw_only=True):
     ignore: tuple[str, ...] = ()
     ignore_places: tuple[str, ...] = ()  # FILE:LINE of each
     include_git: bool = False  # .git belongs to the workspace
+    keep_tree: bool = False  # each run keeps the contents of its workspace on this machine
     prerun: tuple[PrerunEntry, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     passed: tuple[str, ...] = ()  # patterns of local variables to hand on
@@ -171,6 +172,7 @@ def _read(path: Path) -> Project:
         ignore=(*lists["ignore"], *modules.unsent),
         ignore_places=(*_places(path, keys, problems), *(str(path) for _ in modules.unsent)),
         include_git="include_git" in keys and yamlfile.flag(keys["include_git"][1], "include_git", problems),
+        keep_tree="keep_tree" in keys and yamlfile.flag(keys["keep_tree"][1], "keep_tree", problems),
         prerun=_prerun(keys, problems),
         env=_env(keys, problems),
         passed=lists["pass"],

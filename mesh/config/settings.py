@@ -83,6 +83,8 @@ class Options(RuleOptions, frozen=True, kw_only=True):
     stacks_on_timeout: bool = False  # show all stacks before the timeout ends the run
     hang_watch: float | None = None  # without output, after which stacks are taken (300 on a terminal, else 0: never)
     detach: bool = False  # leave once the ranks have started: the hosts keep the run by themselves
+    retries: int = 0  # how often the command may be tried again
+    retry_on: tuple[int, ...] = ()  # exit statuses after which it is; (): RETRY_STATUSES
     name: str = ""  # of the run, for every command that takes a run
     tags: tuple[str, ...] = ()  # of the run
     forward: tuple[Forwarded, ...] = ()  # ports of the hosts that this machine reaches during the run
@@ -244,6 +246,7 @@ def run_spec(project: Project, options: Options, command: Sequence[str], run: st
         rules=replace(rules, **{name: getattr(options, name) for name in RuleOptions.__struct_fields__}),
         ignore=project.ignore,
         include_git=project.include_git,
+        keep_tree=project.keep_tree,
         prerun=project.prerun,
         force=options.prerun,
         launcher=launcher,

@@ -66,6 +66,7 @@ PROJECT_VALUES: Mapping[str, Shown] = {
     "commands": lambda project: _joined(one.run for one in project.commands),
     "ignore": lambda project: _joined(project.ignore),
     "include_git": lambda project: _flag(project.include_git),
+    "keep_tree": lambda project: _flag(project.keep_tree),
     "prerun": lambda project: _joined(one.run for one in project.prerun),
     "pass": lambda project: _joined(project.passed),
     "secret": lambda project: _joined(project.secret),

@@ -173,6 +173,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     undo: bool = False  # they are undone
     ignore: tuple[str, ...] = ()  # patterns of mesh.yaml: git's rules, relative to the workspace
     include_git: bool = False  # .git belongs to the workspace
+    keep_tree: bool = False  # the contents of the workspace stay on this machine, for ``mesh replay``
     as_is: bool = False  # the workspace is a snapshot: all of it is sent, and no ignore file is read
     prerun: tuple[PrerunEntry, ...] = ()  # run in one bash session per host
     launcher: Launch = Launch.NONE  # starts the processes; it is then the only rank of its host

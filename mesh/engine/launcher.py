@@ -118,7 +118,7 @@ class Launcher:
             self._inbox.raise_errors()
             outcome = replace(outcome, signal=outcome.signal or self._inbox.late_signal())
             conclude(outcome)
-        return outcome
+        return replace(outcome, signal=outcome.signal or self._inbox.late_signal())
 
     def interrupt(self, number: int) -> None:
         """End the run as a signal of the user does. From any thread, also before ``run``; after it without effect."""

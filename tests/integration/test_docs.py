@@ -254,8 +254,8 @@ def test_the_readme_is_short() -> None:
 GUIDES = "README CONTRIBUTING docs/README docs/clusters docs/project docs/running docs/detach docs/logs docs/hosts"
 GUIDES += " docs/stacks docs/ranks docs/tpu docs/mad docs/ci docs/ending docs/places docs/shell docs/coming-from"
 GUIDES += " docs/jobs docs/tasks docs/programs docs/kubernetes docs/launchpad docs/machines docs/buckets docs/notify"
-GUIDES += " docs/from-jobman docs/slurm docs/ui docs/repl docs/scale docs/again docs/forward docs/from-tlaunch"
-GUIDES += " docs/debug"
+GUIDES += " docs/from-jobman docs/slurm docs/ui docs/repl docs/scale docs/again docs/replay docs/bisect docs/forward"
+GUIDES += " docs/from-tlaunch docs/debug"
 
 
 @pytest.mark.parametrize("name", [*GUIDES.split(), "docs/pods"])

@@ -67,6 +67,11 @@ def start(home: Home, slurm: SlurmCluster, *words: str, count: int = NODES) -> s
     return client
 
 
+def logged(home: Home, lines: list[str]) -> bool:
+    """Return True once `mesh logs` shows these lines of the last run, which goes on."""
+    return eventually(lambda: sorted(home.mesh("logs", "last", within=PATIENT_S).lines) == lines, PATIENT_S)
+
+
 def all_gone(slurm: SlurmCluster) -> bool:
     return not any(slurm.processes(host) for host in slurm.nodes)
 
@@ -97,7 +102,7 @@ def test_an_allocation_is_asked_for_used_again_and_ends_itself(slurm: SlurmClust
 def test_a_detached_run_holds_its_allocation_and_is_found_from_elsewhere(slurm: SlurmCluster, home: Home) -> None:
     run = home.mesh("run", "-d", "big", "sh", "-c", f"echo rank $RANK; exec {SLEEP}", within=PATIENT_S)
     assert run.status == 0, run.err
-    assert sorted(home.mesh("logs", "last", within=PATIENT_S).lines) == [f"[{n}] rank {n}" for n in range(NODES)]
+    assert logged(home, [f"[{n}] rank {n}" for n in range(NODES)])
     assert home.mesh("stacks", "last", within=PATIENT_S).status == 0
     for record in (home.path / ".local/state/mesh/allocations").glob("*.json"):
         record.unlink()  # as on another machine: the batch script has the key
@@ -216,7 +221,7 @@ def test_a_check_asks_slurm_and_which_nodes_connect_once_there_are_some(slurm: S
 
 
 def test_a_link_to_the_login_node_that_stays_cut_ends_the_run_by_its_rules(slurm: SlurmCluster, home: Home) -> None:
-    words = ("run", "--grace", "1", "--lease", "5", "--host-grace", "5")
+    words = ("run", "--grace", "1", "--lease", "8", "--host-grace", "8")
     counts = "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.02; done"
     client = home.popen(*words, "big", "sh", "-c", counts, stdout=subprocess.DEVNULL)
     logs = home.path / ".local/state/mesh/runs"
@@ -248,10 +253,10 @@ def test_an_allocation_whose_nodes_are_reached_by_ssh_stays_while_a_run_is_on(sl
     started = home.mesh("run", "-d", "--grace", "1", "big", *words, within=PATIENT_S)
     assert started.status == 0, started.err
     (job,) = slurm.jobs()
-    assert sorted(home.mesh("logs", "last", within=PATIENT_S).lines) == [f"[{n}] {job}" for n in range(NODES)]
+    assert logged(home, [f"[{n}] {job}" for n in range(NODES)])
+    assert eventually(lambda: len(sleepers(slurm)) == 2 * NODES, PATIENT_S)
     refused = home.mesh("down", "big", within=PATIENT_S)
-    assert (refused.status, slurm.jobs(), len(sleepers(slurm))) == (75, [job], 2 * NODES), refused.err
-    assert "job" in home.mesh("check", "big", within=PATIENT_S).out.decode()
+    assert (refused.status, slurm.jobs()) == (75, [job]), refused.err
     slurm.run("scancel", job)
     assert eventually(lambda: all_gone(slurm) and not slurm.jobs(), PATIENT_S)
     done = home.mesh("exec", "big", "hostname", within=PATIENT_S)
