@@ -252,9 +252,9 @@ def snapshot_of(
         check_workspace(project, Path.home())
     ignore = ignoring_others(only) if only else project.ignore
     place, cache = jobs_directory(os.environ), cache_directory(os.environ)
-    with asked_git(project.workspace) as variables:
+    with asked_git(project.workspace) as state:
         snapshot = take(project.workspace, ignore, place, cache, include_git=project.include_git and not only)
-        found = variables()
+        found = state().variables
     notices = (*(f"not copied: {skipped}" for skipped in snapshot.skipped), *snapshot.notices)
     is_lost = project.modules.descriptions and not has_project(snapshot.directory, is_snapshot=True)
     if is_lost and not has_modules:
