@@ -159,6 +159,7 @@ def job_lines(row: JobRow) -> Iterator[str]:
         "array": "" if row.array is None else f"member {row.index} of the array that begins with job {row.array}",
         "cluster": row.cluster,
         "machines": ", ".join(row.machines),
+        "given as": row.given,
         "cost": Costs([row], time.time()).told(row),
         "no owner": f"{', '.join(row.strays)}: see `mesh job audit`" if row.strays else "",
         "attempt": f"{row.attempt}, {row.failures} failed, {row.preemptions} preempted",

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from mesh.api.choosing import cluster_file, default_cluster
+from mesh.api.choosing import cluster_file, default_cluster, project_here, with_archive
 from mesh.api.held import find_hosts
 from mesh.api.podhold import down_pods
 from mesh.config.clusters import find_cluster
 from mesh.config.kubernetes import BUILT_IN
+from mesh.config.podcode import Code
 from mesh.config.podspec import MadePods, PodTemplate
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
@@ -27,7 +28,7 @@ from mesh.launchpad.nodes import Where
 from mesh.launchpad.podparts import PodPart
 from mesh.launchpad.program import Program
 from mesh.launchpad.runtime.flags import LaunchType
-from mesh.launchpad.runtime.pods import Config, GitSource, Source
+from mesh.launchpad.runtime.pods import Config, Source
 from mesh.launchpad.terminals import check_terminal
 from mesh.launchpad.translating import Plan
 from mesh.launchpad.wishes import with_project
@@ -108,7 +109,7 @@ def launch(
 ) -> Launched | list[Launched]:
     """Make a pod for each node of a program, launch it there, and return at once; the pods end with the program.
 
-    source: None or Source() for the directory of the program
+    source: None or Source() for the directory of the program; GitSource(url) has the same files
     namespace: None for that of the configurations, the cluster, or kubeconfig's context
     kube_config: a path; None for KUBECONFIG, ~/.kube/config, or the service account of this pod
     group_config: image, command, resources and further fields of pods, by label
@@ -119,17 +120,15 @@ def launch(
     terminal = choices.pop("terminal", None)
     check_terminal(terminal if isinstance(terminal, str) else None)
     chosen, configs = choices_of(choices), group_config or {}
-    if isinstance(source, GitSource):
-        hint = "launch(program)  # in a clone of it"
-        raise UsageError("source=GitSource(...): mesh sends the pods the directory of the program", hint=hint)
+    code = podparts.code_of(source)
     if kube_config:
         os.environ["KUBECONFIG"] = os.path.expanduser(kube_config)
     base = base_of(chosen.cluster)
-    base = replace(base, source=_in_namespace(base, podparts.namespace_of(namespace, configs)))
+    base = replace(base, source=_placed(base, podparts.namespace_of(namespace, configs), code))
     found = []
     for program in [programs] if isinstance(programs, Program) else list(programs):
         counts = {label: len(nodes) for label, nodes in program.groups.items()}
-        parts = podparts.parts_of(counts, configs, _source(base))
+        parts = podparts.parts_of(counts, configs, _source(base), project_here().gpu_share)
         found.append(_launched(program, parts, base, chosen, str(terminal or "")))
     return found[0] if isinstance(programs, Program) else [*found]
 
@@ -159,8 +158,14 @@ def _source(cluster: Cluster) -> MadePods:
     return cluster.source
 
 
-def _in_namespace(base: Cluster, namespace: str) -> MadePods:
-    return replace(_source(base), namespace=namespace or _source(base).namespace)
+def _placed(base: Cluster, namespace: str, code: Code | None) -> MadePods:
+    """Return the description of pods with the namespace and the source of code that a launch names."""
+    source = _source(base)
+    source = replace(source, namespace=namespace or source.namespace)
+    if code is None:
+        return source
+    groups = tuple(replace(one, template=replace(one.template, source=code)) for one in source.groups)
+    return replace(source, template=replace(source.template, source=code), groups=groups)
 
 
 def cluster_of(program: str, parts: Sequence[PodPart], base: Cluster) -> Cluster:
@@ -179,7 +184,7 @@ def cluster_of(program: str, parts: Sequence[PodPart], base: Cluster) -> Cluster
 def _launched(program: Program, parts: Sequence[PodPart], base: Cluster, chosen: Choices, terminal: str) -> Launched:
     """Make the pods of a program and launch it there. They are deleted if it does not start."""
     cluster = cluster_of(program.name, parts, base)
-    made = find_hosts(cluster, Purpose.RUN)
+    made = find_hosts(with_archive(cluster), Purpose.RUN)
     try:
         # By this name other commands find the pods, which are in no file.
         made = replace(made, name=f"{BUILT_IN}{made.pods.namespace}:{made.pods.selector}")

@@ -10,10 +10,12 @@ from difflib import get_close_matches
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mesh.config.gpushare import KEY, GpuShare
+from mesh.config.podcode import GIT, Code
 from mesh.config.podspec import GROUP_NAME_CHARACTERS, PODS_MAX, MadePods, PodGroup, PodTemplate
 from mesh.core.errors import UsageError
 from mesh.hosts.kubernetes.render import merged, safe
-from mesh.launchpad.runtime.pods import Config, Resource
+from mesh.launchpad.runtime.pods import Config, GitSource, Resource, Source
 
 GROUP_VARIABLE = "LP_GROUP"  # has the name of its group in each pod
 HOLD_S = 60.0  # that pods outlive the program of a client that was killed
@@ -26,6 +28,8 @@ _ENTRY = re.compile(
     re.DOTALL,
 )
 _ENDED = re.compile(r"(;|&&|\n)\s*$")  # a command before another one
+_SHARES = {"nvidia_gpu_memory": "memory", "nvidia_gpu_cores": "cores"}  # TLaunch's names: keys of gpu_share:
+NO_SHARE = GpuShare()  # where mesh.yaml names no resources
 _UPPER = {"ipc": "IPC", "pid": "PID", "fqdn": "FQDN"}  # in names of fields of a pod spec
 REFUSED_FIELDS = {
     "containers": "the container is `container=`",
@@ -56,9 +60,12 @@ class Command(Struct, frozen=True):
     flags: tuple[str, ...]
 
 
-def parts_of(counts: Mapping[str, int], configs: Mapping[str, Config], base: MadePods | None) -> tuple[PodPart, ...]:
-    """Return the pods of each label. counts: nodes of each label; base: a cluster with the values of what lacks here
+def parts_of(
+    counts: Mapping[str, int], configs: Mapping[str, Config], base: MadePods | None, share: GpuShare = NO_SHARE
+) -> tuple[PodPart, ...]:
+    """Return the pods of each label.
 
+    counts: nodes of each label; base: a cluster with the values of what lacks here; share: resources of parts of GPUs
     Raises UsageError for an unknown label, a label without an image, and for what mesh does not have.
     """
     for label in configs:
@@ -72,14 +79,15 @@ def parts_of(counts: Mapping[str, int], configs: Mapping[str, Config], base: Mad
     for label, count in counts.items():
         name = safe(label, GROUP_NAME_CHARACTERS)
         like = likes.get(name) or (base.template if base else PodTemplate(image=""))
-        found.append(_part(label, PodGroup(name=name, nodes=count, template=like), configs.get(label) or Config()))
+        group = PodGroup(name=name, nodes=count, template=like)
+        found.append(_part(label, group, configs.get(label) or Config(), share))
         names.add(name)
     if len(names) < len(counts):
         raise UsageError(f"labels {', '.join(counts)}: two of them have the same letters", hint="rename one of them")
     return tuple(found)
 
 
-def _part(label: str, like: PodGroup, config: Config) -> PodPart:
+def _part(label: str, like: PodGroup, config: Config, share: GpuShare) -> PodPart:
     container = config.container
     command = read_command(label, container.command or ())
     image = container.image or like.template.image
@@ -91,7 +99,7 @@ def _part(label: str, like: PodGroup, config: Config) -> PodPart:
         )
     requests, limits = like.template.requests, like.template.limits
     if container.resources is not None:
-        requests, limits = _resources(label, container.resources)
+        requests, limits = _resources(label, container.resources, share)
     template = replace(
         like.template,
         image=image,
@@ -113,12 +121,22 @@ def _own(group: str) -> dict[str, str]:
     return {GROUP_VARIABLE: group}
 
 
-def _resources(label: str, resources: Resource) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    for name in resources.resources:
-        if "/" not in name and "." not in name and name not in ("cpu", "memory", "ephemeral-storage"):
+def _resources(label: str, resources: Resource, share: GpuShare) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return requests and limits. Raises UsageError for a resource that neither Kubernetes nor mesh.yaml has."""
+    names = {name: name for name in resources.resources}
+    for name in names:
+        if name in _SHARES and not (found := str(getattr(share, _SHARES[name]))):
+            hint = (
+                f"mesh.yaml: `{KEY}: {{memory: nvidia.com/gpumem, cores: nvidia.com/gpucores}}`, as your plug-in has it"
+            )
+            raise UsageError(f"{label}: Resource: no resource is named for {name}", hint=hint)
+        if name in _SHARES:
+            names[name] = found
+        elif "/" not in name and name not in ("cpu", "memory", "ephemeral-storage"):
             hint = 'Resource(**{"VENDOR/NAME": 4000}), with the name that the plug-in of your cluster has'
             raise UsageError(f"{label}: Resource: {name} is no resource of Kubernetes", hint=hint)
-    return resources.requests, resources.limits
+    requests, limits = resources.requests, resources.limits
+    return {names[name]: one for name, one in requests.items()}, {names[name]: one for name, one in limits.items()}
 
 
 def read_command(label: str, words: Sequence[str]) -> Command:
@@ -176,6 +194,21 @@ def prerun_of(parts: Sequence[PodPart]) -> tuple[str, ...]:
     return tuple(
         f'if [ "${GROUP_VARIABLE}" = {part.group.name} ]; then\n{part.prerun}\nfi' for part in parts if part.prerun
     )
+
+
+def code_of(source: Source | None) -> Code | None:
+    """Return where pods get the code; None for the directory of the program. Raises UsageError for credentials."""
+    if not isinstance(source, GitSource):
+        return None
+    if source.username or source.password:
+        hint = (
+            "kubectl create secret generic forge --from-literal=username=NAME --from-literal=password=TOKEN\n"
+            'GitSource(url, secret="forge")'
+        )
+        raise UsageError(
+            "GitSource: username and password would stand in the program: put them into a Secret", hint=hint
+        )
+    return Code(kind=GIT, url=source.url, ref=source.ref, secret=source.secret)
 
 
 def namespace_of(named: str | None, configs: Mapping[str, Config]) -> str:

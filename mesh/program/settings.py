@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from mesh.api.choosing import check_name, choose_cluster, make_spec, project_here
+from mesh.api.choosing import check_name, choose_cluster, make_spec, project_here, with_fetched
 from mesh.api.inquiries import ask, told_failures
 from mesh.api.running import Beside
 from mesh.app.carriers import carrier_of
@@ -61,7 +61,7 @@ def setting_of(program: Graph, where: str, calls_run: bool) -> Setting:
     cluster, project = _cluster(program, options), project_here()
     check_name(options.name, "")
     check_workspace(project, Path.home())
-    spec = replace(spec, prerun=(*spec.prerun, *program.prerun))
+    spec = with_fetched(cluster, replace(spec, prerun=(*spec.prerun, *program.prerun)))
     if cluster.backend == "local":
         spec = replace(spec, lock=False)
     locks = carrier_of(cluster).locks

@@ -5,24 +5,29 @@ On with MESH_TEST_KUBERNETES=1, as tests/integration/test_pods_real.py.
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import absl
 import pytest
 
 from tests.conftest import Home
+from tests.gitserver import USER, GitServer
 from tests.kubecluster import images
 from tests.kubecluster.cluster import NAMESPACE, NODES, Cluster
 from tests.kubecluster.faults import PATIENT_S, made, roots
+from tests.kubecluster.machines import SERVER
 
 pytestmark = [
     pytest.mark.root,
     pytest.mark.skipif(os.environ.get("MESH_TEST_KUBERNETES") != "1", reason="needs MESH_TEST_KUBERNETES=1"),
 ]
+CREDENTIALS = {"username": USER, "password": "hunter2-hunter2"}
 GPU = "nvidia.com/gpu"  # advertised by the tests: there is none
 
 # The program of TLaunch's page on Kubernetes with mesh's import lines, less sleep, and a level that is shown.
@@ -78,9 +83,10 @@ import os
 import socket
 import sys
 
+import lesson
 from mesh import launchpad as lp
 from mesh.launchpad import lp_k8s
-from mesh.launchpad.lp_k8s import Config, Container, Resource, Source
+from mesh.launchpad.lp_k8s import Config, Container, Resource
 from mesh.launchpad.lp_k8s.util import get_namespace
 
 COMMAND = ['bash', '-c', 'export PREPARED=yes; python3 -u -mtlaunch.lp_k8s.process_entry']
@@ -89,7 +95,7 @@ LIGHT = Resource(cpu='10m', memory=('16Mi', '256Mi'))
 
 class Tester:
     def run(self):
-        print(socket.gethostname(), os.environ['PREPARED'], os.environ['SEED'], sys.argv[1:], flush=True)
+        print(socket.gethostname(), os.environ['PREPARED'], os.environ['SEED'], lesson.TEXT, sys.argv[1:], flush=True)
         if 'wait' in sys.argv:
             lp.wait_for_stop()
 
@@ -100,7 +106,7 @@ def main(words):
     resources = Resource(cpu=LIGHT.requests['cpu'], nvidia_gpu=('1', '1'))
     container = Container(image=IMAGE, command=COMMAND, flags=words, resources=resources, env={'SEED': '7'})
     config = Config(container, active_deadline_seconds=3600)
-    lp_k8s.launch(program, Source(), get_namespace(), '~/.kube/config', {'tester': config})
+    lp_k8s.launch(program, SOURCE, get_namespace(), '~/.kube/config', {'tester': config})
     print('launched', flush=True)
 
 
@@ -130,17 +136,35 @@ def test_the_documented_program_of_tlaunch(home: Home, kube: Cluster) -> None:
     assert (kube.phases(), roots(kube)) == ({}, [])
 
 
-def test_a_program_in_configured_pods_is_stopped_by_another_command(home: Home, kube: Cluster) -> None:
+@pytest.fixture
+def forge(kube: Cluster, tmp_path: Path) -> Iterator[GitServer]:
+    """A server of git that asks for a password, which is in the Secret ``forge``."""
+    values = {name: base64.b64encode(text.encode()).decode() for name, text in CREDENTIALS.items()}
+    kube.ask("POST", kube.path("secrets"), {"metadata": {"name": "forge"}, "data": values})
+    try:
+        with GitServer(tmp_path, SERVER, CREDENTIALS["password"]) as server:
+            yield server
+    finally:
+        kube.ask("DELETE", kube.path("secrets", "forge"))
+
+
+def test_a_program_in_configured_pods_is_stopped_by_another_command(
+    home: Home, kube: Cluster, forge: GitServer
+) -> None:
     patch = [{"op": "add", "path": f"/status/capacity/{GPU.replace('/', '~1')}", "value": "1"}]
     for node in NODES:
         kube.ask("PATCH", f"/api/v1/nodes/{node}/status", patch, kind="application/json-patch+json")
-    home.files(run__py=CONFIGURED.replace("IMAGE", repr(images.PYTHON)))
+    commit, _ = forge.commit({"lesson.py": "TEXT = 'fetched'\n", "run.py": CONFIGURED})
+    source = f"lp_k8s.GitSource({forge.url!r}, ref={commit!r}, secret='forge')"
+    home.files(
+        run__py=CONFIGURED.replace("IMAGE", repr(images.PYTHON)).replace("SOURCE", source), lesson__py="TEXT = 'here'\n"
+    )
     program = python(home, "run.py", "wait")
     assert program.stdout is not None
     try:
         shown = "".join(program.stdout.readline().decode() for _ in range(2))
         assert "launched\n" in shown
-        assert "tester-0 yes 7 ['wait']\n" in shown
+        assert "tester-0 yes 7 fetched ['wait']\n" in shown
         (pod,) = kube.listed("pods")
         resources = pod["spec"]["containers"][0]["resources"]
         assert resources == {"limits": {GPU: "1"}, "requests": {GPU: "1", "cpu": "10m"}}

@@ -88,6 +88,7 @@ def test_a_job_asks_for_an_allocation_again_after_a_loss_and_gives_it_back(desk:
     assert desk.show(job)["machines"] == names[:2]
     (listed,) = [json.loads(line) for line in desk.mesh("job", "machines", "--json").lines]
     assert (listed["name"], listed["accelerator"]) == (named(slurm)[0], "2 nodes of Slurm")
+    assert desk.show(job)["given"] == f"allocation {slurm.jobs()[0]} ({named(slurm)[0]})"
     done = desk.mesh("exec", f"job:{job}", "hostname", within=WITHIN_S)
     assert done.lines == [f"[{number}] {name}" for number, name in enumerate(names[:2])], done.err
     slurm.run("scancel", *slurm.jobs())

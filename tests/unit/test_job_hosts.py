@@ -32,7 +32,7 @@ from mesh.jobs.events import AnyEvent, MachinesAbsent, MachinesLost, MachinesPen
 from mesh.jobs.generations import generation_name, overdue_at
 from mesh.jobs.interfaces import Request
 from mesh.jobs.orders import Delete, LookAtMachines, Make
-from mesh.jobs.values import Job, Phase, State
+from mesh.jobs.values import Job, Phase, State, row_of
 from tests.job_histories import job_spec
 
 CLUSTERS = """\
@@ -287,6 +287,15 @@ def test_the_wait_in_the_queue_has_no_limit_and_the_start_has_one(file: Path) ->
     assert overdue_at(lived(spec_on(file, "big", "slurm"), *history, waiting)) == float("inf")
     begun = lived(spec_on(file, "big", "slurm"), *history, MachinesPending(generation=1, state="runs"))
     assert overdue_at(begun) == 1003.0 + 300.0
+
+
+def test_a_job_shows_the_name_of_its_pods_and_the_number_of_its_allocation(file: Path) -> None:
+    history = [events.Granted(), events.Made(op=1, generation=1)]
+    ready = MachinesReady(generation=1, hosts=("h1", "h2"), keys=("12/h1", "12/h2"))
+    name = "mesh-train-it-abc123-7-g1"
+    for cluster, maker, given in (("big", "slurm", f"allocation 12 ({name})"), ("gpus", "kubernetes", name)):
+        row = row_of(lived(spec_on(file, cluster, maker), *history, ready))
+        assert (row.maker, row.machines, row.given) == (maker, ("h1", "h2"), given)
 
 
 def test_a_request_without_an_answer_is_unsure_until_it_is_found(file: Path) -> None:

@@ -10,16 +10,17 @@ import pytest
 
 from mesh import launchpad as lp
 from mesh.backends.pods.objects import Pod
+from mesh.config.gpushare import GpuShare
 from mesh.config.podspec import MadePods, PodGroup, PodTemplate
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
 from mesh.hosts.kubernetes import render
 from mesh.hosts.kubernetes.render import Made
 from mesh.launchpad import lp_k8s, lp_ssh, podlaunch
-from mesh.launchpad.lp_k8s import Config, Container, GitSource, Resource, ResourceRange
+from mesh.launchpad.lp_k8s import Config, Container, GitSource, Resource, ResourceRange, Source
 from mesh.launchpad.lp_k8s.util import get_namespace
-from mesh.launchpad.podlaunch import MADE, base_of, cluster_of
-from mesh.launchpad.podparts import namespace_of, parts_of, prerun_of, read_command
+from mesh.launchpad.podlaunch import MADE, _placed, base_of, cluster_of
+from mesh.launchpad.podparts import code_of, namespace_of, parts_of, prerun_of, read_command
 from mesh.launchpad.runtime.pods import Quantity
 from mesh.launchpad.translating import Plan, translate
 from tests.conftest import REPOSITORY, Home
@@ -145,9 +146,17 @@ def test_what_mesh_does_not_have_is_refused(label: str) -> None:
 
 
 def test_a_resource_that_kubernetes_does_not_have_is_refused() -> None:
-    config = Config(Container(image="x", resources=Resource(nvidia_gpu=2, nvidia_gpu_memory=4000)))
-    with pytest.raises(UsageError, match="nvidia_gpu_memory is no resource of Kubernetes"):
+    config = Config(Container(image="x", resources=Resource(nvidia_gpu=2, nvidia_gpus=4000)))
+    with pytest.raises(UsageError, match="nvidia_gpus is no resource of Kubernetes"):
         parts_of({"tester": 1}, {"tester": config}, None)
+
+
+def test_parts_of_gpus_are_the_resources_that_the_project_names() -> None:
+    config = Config(Container(image="x", resources=Resource(nvidia_gpu=2, nvidia_gpu_memory=4000)))
+    with pytest.raises(UsageError, match="no resource is named for nvidia_gpu_memory"):
+        parts_of({"tester": 1}, {"tester": config}, None)
+    (part,) = parts_of({"tester": 1}, {"tester": config}, None, GpuShare(memory="nvidia.com/gpumem"))
+    assert part.group.template.limits == {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4000"}
 
 
 def test_a_namespace_is_that_of_the_launch_or_the_only_one_of_its_configurations() -> None:
@@ -200,9 +209,17 @@ def test_a_cluster_of_the_file_has_what_a_launch_does_not_name(home: Home, monke
         base_of("pod")
 
 
-def test_a_source_of_git_is_refused() -> None:
-    with pytest.raises(UsageError, match="GitSource"):
-        podlaunch.launch(lp.Program("x"), source=GitSource("https://h/r"))
+def test_a_source_of_git_is_that_of_all_pods_and_has_no_password() -> None:
+    code = code_of(GitSource("https://h/r", ref="v1", secret="forge"))
+    source = _placed(Cluster(name="", hosts=(), source=MADE), "team", code)
+    parts = parts_of({"a": 1, "b": 2}, {"a": IMAGE, "b": IMAGE}, source)
+    found = cluster_of("x", parts, Cluster(name="", hosts=(), source=source)).source
+    assert isinstance(found, MadePods)
+    assert found.namespace == "team"
+    assert {found.template.source, *(group.template.source for group in found.groups)} == {code}
+    assert (code_of(None), code_of(Source())) == (None, None)
+    with pytest.raises(UsageError, match="put them into a Secret"):
+        podlaunch.launch(lp.Program("x"), source=GitSource("https://h/r", "me", "secret"))
 
 
 def test_the_namespace_is_that_of_the_current_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

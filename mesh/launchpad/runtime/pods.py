@@ -84,5 +84,18 @@ class Source:
 class GitSource(Source):
     """A repository of git, from which the pods get the code."""
 
-    def __init__(self, url: str, username: "Optional[str]" = None, password: "Optional[str]" = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        username: "Optional[str]" = None,
+        password: "Optional[str]" = None,
+        ref: str = "",
+        secret: str = "",
+    ) -> None:
+        """Take the place of the code.
+
+        username, password: are refused by ``launch``, as they would stand in the program
+        ref: a commit, tag or branch, "" for the default branch; secret: the name of a Secret with both
+        """
         self.url, self.username, self.password = url, username, password
+        self.ref, self.secret = ref, secret
