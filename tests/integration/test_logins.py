@@ -243,4 +243,4 @@ def test_a_user_who_must_choose_a_new_password(home: Home, kind: str) -> None:
         assert done.status == 125
         assert f"{lab.hosts[1].address}: its user must choose a new password before anything else" in done.err
         assert "ssh -t" in done.err
-        assert lab.hosts[0].address not in done.err
+        assert f"{lab.hosts[0].address}: " not in done.err
