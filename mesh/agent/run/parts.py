@@ -113,8 +113,7 @@ class Parts:
             self.relays.close()
         if self.nodes is not None:
             self.nodes.close()
-        if self.begin.debug:
-            remove_nodes(self.begin.run, self.begin.node)
+        remove_nodes(self.begin.run, self.begin.node)  # mesh debug may have made them
         self.locking.withdraw()
         self.group.remove_notes()
         self.out.close()
