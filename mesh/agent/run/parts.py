@@ -113,7 +113,8 @@ class Parts:
             self.relays.close()
         if self.nodes is not None:
             self.nodes.close()
-        remove_nodes(self.begin.run, self.begin.node)  # mesh debug may have made them
+        if self.begin.debug or self.nodes is None:  # mesh debug may have made them
+            remove_nodes(self.begin.run, self.begin.node)
         self.locking.withdraw()
         self.group.remove_notes()
         self.out.close()
