@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     class Debugger(Protocol):
         """The part of pdb that stops a process."""
 
+        is_stopped: bool  # it waits for a client, or for a line of one
+
         def reset(self) -> None:
             """Forget earlier stops."""
 
@@ -119,9 +121,16 @@ def _new(client: Client) -> Debugger:
 
         def __init__(self) -> None:
             pdb.Pdb.__init__(self, stdin=client, stdout=client, nosigint=True, readrc=False)  # type: ignore[arg-type]
-            self._is_left = self._goes_on = self._is_asked = False
+            self._is_left = self._goes_on = self._is_asked = self.is_stopped = False
 
         def interaction(self, frame: FrameType | None, error: TracebackType | None) -> None:
+            before, self.is_stopped = self.is_stopped, True
+            try:
+                self._interact(frame, error)
+            finally:
+                self.is_stopped = before
+
+        def _interact(self, frame: FrameType | None, error: TracebackType | None) -> None:
             self._goes_on = False
             while True:
                 client.wait(self._is_asked)
@@ -193,8 +202,9 @@ def install() -> None:
         debugger().set_trace(sys._getframe().f_back)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        if frame is not None:
-            debugger().stop_at(frame)
+        found = debugger()
+        if frame is not None and not found.is_stopped:  # a second pdb would read within the read of the first
+            found.stop_at(frame)
 
     sys.excepthook = on_error
     if "PYTHONBREAKPOINT" not in os.environ:
