@@ -12,7 +12,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
-    from typing import Dict, Protocol, TextIO, Type
+    from typing import Callable, Dict, Protocol, TextIO, Type
 
     class Debugger(Protocol):
         """The part of pdb that stops a process."""
@@ -126,20 +126,17 @@ def _new(client: Client) -> Debugger:
         def interaction(self, frame: FrameType | None, error: TracebackType | None) -> None:
             before, self.is_stopped = self.is_stopped, True
             try:
-                self._interact(frame, error)
+                self._goes_on = False
+                while True:
+                    client.wait(self._is_asked)
+                    self._is_left = False
+                    pdb.Pdb.interaction(self, frame, error)
+                    client.flush()
+                    if not self._is_left:
+                        break
+                    client.close()
             finally:
                 self.is_stopped = before
-
-        def _interact(self, frame: FrameType | None, error: TracebackType | None) -> None:
-            self._goes_on = False
-            while True:
-                client.wait(self._is_asked)
-                self._is_left = False
-                pdb.Pdb.interaction(self, frame, error)
-                client.flush()
-                if not self._is_left:
-                    break
-                client.close()
             if self._goes_on:
                 self._is_asked = False
                 client.close()
@@ -166,14 +163,19 @@ def _new(client: Client) -> Debugger:
             if self.quitting:
                 raise bdb.BdbQuit
             if not self._goes_on:  # step or next
-                above: FrameType | None = frame
-                while above is not None:
-                    above.f_trace = self.trace_dispatch
-                    self.botframe = above
-                    above = above.f_back
+                self.botframe = _trace(frame, self.trace_dispatch)
                 sys.settrace(self.trace_dispatch)
 
     return RankDebugger()
+
+
+def _trace(frame: FrameType, dispatch: Callable[..., object]) -> FrameType:
+    """Have a frame and all above it traced; return the highest one."""
+    frame.f_trace = dispatch
+    while frame.f_back is not None:
+        frame = frame.f_back
+        frame.f_trace = dispatch
+    return frame
 
 
 def _is_main() -> bool:
