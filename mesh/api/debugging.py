@@ -76,7 +76,7 @@ def _talk(forwarder: Forwarder, run: str, rank: int) -> None:
             forwarder.stop_rank(0, rank)
             reason = _first(answers, STOP_LIMIT_S)
         if reason is None:
-            reason = f"it did not stop within {STOP_LIMIT_S:g} s, as code that is no Python keeps it"
+            reason = f"it did not stop within {STOP_LIMIT_S:g} s: another terminal has its pdb, or a library keeps it"
         if reason:
             raise MeshError(f"rank {rank}: {reason}", hint=f"mesh stacks {run[-6:]}")
         show(f"==> rank {rank} has stopped: c goes on, q ends it, Ctrl-D leaves it stopped\n")

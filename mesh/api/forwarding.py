@@ -17,7 +17,6 @@ from mesh.config.settings import Options
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
 from mesh.hosts.interfaces import Purpose
-from mesh.protocol.forwarding import STREAMS_MAX
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -50,7 +49,7 @@ def forward(
         hint = f"mesh forward {cluster.name}:0 --socket PATH {wanted[0].remote}"
         raise UsageError("--socket: it is for one port of one host", hint=hint)
     carrier = carrier_of(cluster)
-    allow_descriptors(len(cluster.hosts) + STREAMS_MAX, carrier)
+    allow_descriptors(len(cluster.hosts), carrier)  # connections that find no descriptor wait
     passwords = Passwords(cluster.password_env, os.environ)
     forwarder = Forwarder(cluster, carrier.open(cluster, Means(environ=os.environ, passwords=passwords)), "", notify)
     signals: list[int] = []

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from mesh.api.choosing import choose_cluster
+from mesh.api.choosing import choose_cluster, project_here
 from mesh.api.commands import run
 from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError
-from mesh.core.forwarding import MASTER_PORT, Forwarded
+from mesh.core.forwarding import MASTER_PORT, PORT_MAX, Forwarded
 from mesh.core.look import Look
 from mesh.hosts.interfaces import Purpose
 
@@ -41,12 +41,14 @@ def notebook(
     if len(found.hosts) != 1:
         hint = f"mesh notebook {found.name.partition(':')[0]}:0"
         raise UsageError(f"notebook: expected one host, found {len(found.hosts)}", hint=hint)
+    given = {**project_here().env, **options.env}.get("MASTER_PORT", "")  # the ranks get this one then
+    remote = int(given) if given.isascii() and given.isdecimal() and int(given) <= PORT_MAX else MASTER_PORT
     token = secrets.token_urlsafe(24)
     notify(f"open the address below with ?token={token}")
     options = replace(
         options,
         env={**options.env, TOKEN_VARIABLE: token},
-        forward=(Forwarded(local=LOCAL_PORT, remote=MASTER_PORT),),
+        forward=(Forwarded(local=LOCAL_PORT, remote=remote),),
         stdin_notice=False,
     )
     result = run(["sh", "-c", SCRIPT], cluster=cluster, options=options, clusters_file=clusters_file, look=look)

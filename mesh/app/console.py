@@ -40,8 +40,11 @@ class Consoles:
 
     def note(self, node: int, waiting: Waiting) -> None:
         """Queue the ranks of a host that have stopped since the last call. From the thread of the forwarder."""
-        for rank in sorted({*waiting.ranks} - self._waiting.get(node, set()) - self._left):
-            self._stopped.put((node, rank))
+        for rank in sorted({*waiting.ranks} - self._waiting.get(node, set())):
+            if rank in self._left:  # it waits again, as it was left; its next stop is for us
+                self._left.discard(rank)
+            else:
+                self._stopped.put((node, rank))
         self._waiting[node] = {*waiting.ranks}
 
     def serve(self) -> None:
@@ -69,8 +72,11 @@ class Consoles:
 def talk(program: socket.socket, is_over: Callable[[], bool]) -> str:
     """Pass lines between our terminal and a debugger, whose text is cleaned; return ENDED or LEFT."""
     cleaner = Cleaner()
+    poll = select.poll()  # select(2) takes no descriptor from 1024 on, as runs of many hosts have
+    for descriptor in (READER, program.fileno()):
+        poll.register(descriptor, select.POLLIN)
     while not is_over():
-        ready, _, _ = select.select([READER, program.fileno()], [], [], POLL_S)
+        ready = {descriptor for descriptor, _ in poll.poll(POLL_S * 1000)}
         try:
             if program.fileno() in ready:
                 data = program.recv(READ_BYTES)

@@ -127,6 +127,9 @@ class Forwarder:
             self._begin(node, channel)
         except MeshError as error:
             opened.put(error)
+        except OSError as error:  # no descriptor is left
+            name = self._cluster.hosts[node].name
+            opened.put(MeshError(f"{name}: no socket can be opened here ({error.strerror})", hint="ulimit -n 4096"))
         else:
             opened.put(None)
 
@@ -146,7 +149,7 @@ class Forwarder:
         while not self._over.wait(pause):
             try:
                 self._begin(node, self._backend.reopen(node, self._argv))
-            except MeshError as error:
+            except (MeshError, OSError) as error:
                 if isinstance(error, HostUnreachable) and error.is_final:
                     self._notify(f"{name}: not forwarded any more: {one_line(str(error))}")
                     return
@@ -175,7 +178,7 @@ class Forwarder:
             self._calls.get()()
 
     def _beat(self) -> None:
-        for connection, _ in self._connections.values():
+        for connection, _ in list(self._connections.values()):  # one that has ended leaves here
             connection.send(Alive())
         self._loop.at("beat", time.monotonic() + BEAT_INTERVAL_S, self._beat)
 

@@ -51,7 +51,7 @@ class Place(Struct, frozen=True, kw_only=True):
 def listen(cluster: Cluster, ports: Sequence[Forwarded]) -> list[Place]:
     """Listen on loopback for each port of each host; one that is taken is replaced. Raises OSError."""
     hosts = cluster.hosts
-    pairs = [(port, node) for port in ports for node in range(len(hosts))]
+    pairs = [(port, node) for port in dict.fromkeys(ports) for node in range(len(hosts))]
     # A host that is this machine has its ports here: a connection would come back to us for ever.
     theirs = {port.remote for port in ports} if cluster.backend == "local" else set()
     found: dict[tuple[Forwarded, int], tuple[socket.socket, int]] = {}

@@ -291,7 +291,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
 
 def followed(spec: RunSpec) -> RunSpec:
     """Return the spec for a client that follows a run which goes on by itself: it brings, locks and starts nothing."""
-    rules = replace(spec.rules, stdin="none", hang_watch=0.0)
+    rules = replace(spec.rules, stdin="none", hang_watch=0.0, pty=False, debug=False)
     return replace(
         spec, project="", rules=rules, sync=False, lock=False, detach=False, prerun=(), stacks_on_timeout=False
     )

@@ -121,6 +121,8 @@ def test_a_rank_stops_at_a_breakpoint_on_request_and_at_its_last_exception(pytho
         os.kill(rank.process.pid, STOP_SIGNAL)
         with rank.attach(is_asked=True) as client:
             read(client)
+            os.kill(rank.process.pid, STOP_SIGNAL)  # another terminal asks as well: the rank has stopped already
+            assert ask(client, "p 6 * 7") == "42\n(Pdb) "
             ask(client, "!globals().update(stop=1)")
             assert ask(client, "continue") == ""
         with rank.attach() as client:

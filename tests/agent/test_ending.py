@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from mesh.agent.control import requests, sockets
 from mesh.agent.guardian import SWEPT_STATUS
 from mesh.agent.process import processes
-from mesh.core.events import Exited, Gone, Lost, Output, PrepareFailed
+from mesh.core.events import Exited, Gone, Lost, Output, PrepareFailed, Stream
 from mesh.core.run import PrerunEntry
 from mesh.protocol import control
 from mesh.protocol.frames import encode
@@ -211,6 +212,27 @@ def test_a_client_that_falls_silent_loses_its_lease(opener: Open, any_python: st
     assert isinstance(run.until(Gone), Gone)
     (failure,) = [event for event in run.events if isinstance(event, PrepareFailed)]
     assert "no sign of the client" in failure.message
+
+
+def test_the_lease_ends_a_rank_that_is_stopped_in_its_debugger(opener: Open, any_python: str) -> None:
+    run, stopped = opener(any_python, lease=3.0, debug=True), threading.Event()
+
+    def beat() -> None:
+        while not stopped.wait(0.2):
+            run.session.beat()
+
+    run.prepare()
+    beats = threading.Thread(target=beat)
+    beats.start()
+    try:
+        run.start(any_python, "-c", "breakpoint()")
+        while b"waits in its debugger" not in run.printed(Stream.STDERR):
+            run.until(Output)
+    finally:
+        stopped.set()
+        beats.join()
+    assert run.until(Exited).time > 0
+    assert isinstance(run.until(Gone), Gone)
 
 
 def test_a_beat_renews_the_lease(opener: Open, any_python: str) -> None:

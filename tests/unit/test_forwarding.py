@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from mesh.agent.forward import debugging
+from mesh.agent.forward.forwarding import _Debugged
 from mesh.agent.forward.streams import Connection
 from mesh.agent.loop import Loop
+from mesh.app.console import Consoles
 from mesh.app.listening import listen
 from mesh.config.forwarding import read_forwarded
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import UsageError
 from mesh.core.forwarding import Forwarded
-from mesh.protocol.forwarding import STREAM_WINDOW_BYTES, Carry
+from mesh.protocol.forwarding import STREAM_WINDOW_BYTES, Carry, Waiting
 from mesh.protocol.messages import encode
 
 SMALL, LARGE = 1, 4 << 20
@@ -123,6 +129,43 @@ def test_the_end_of_the_connection_breaks_all_streams(pair: Pair) -> None:
     pair.wires[0].shutdown(socket.SHUT_RDWR)
     pair.turn_until(lambda: pair.far.is_over)
     assert (pair.far.streams, ended) == ({}, ["far"])
+
+
+def test_a_stream_that_comes_after_the_end_of_its_connection_is_cut(pair: Pair) -> None:
+    pair.near.close()
+    own, program = socket.socketpair()
+    with own, program:
+        pair.near.connect(1, own, 80)
+        program.settimeout(60)
+        assert (program.recv(1), pair.near.streams) == (b"", {})
+
+
+def test_a_rank_that_was_left_is_shown_at_its_next_stop() -> None:
+    consoles = Consoles(None, None, "run", list)  # type: ignore[arg-type]  # it shows nothing here
+    stopped, nothing = Waiting(ranks=[2], asked=[]), Waiting(ranks=[], asked=[])
+    shown = []
+    consoles._left.add(2)
+    for waiting in (nothing, stopped, nothing, stopped, stopped):
+        consoles.note(0, waiting)
+        shown.append(consoles._stopped.qsize())
+    assert shown == [0, 0, 0, 1, 1]
+
+
+def test_a_rank_that_stops_again_between_two_looks_is_reported_again(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="mesh-") as place:
+        monkeypatch.setattr(debugging, "directory", lambda run, node: place)
+        path, came = os.path.join(place, f"2-{os.getpid()}"), []
+        pair.near.on_other = came.append
+        debugged = _Debugged(pair.loop, pair.far, "run", 0)
+        for _ in range(2):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(path, path + ".old")
+            Path(path).touch()
+            debugged.look()
+        pair.turn_until(lambda: len(came) == 3)
+        assert [list(one.ranks) for one in came if isinstance(one, Waiting)] == [[2], [], [2]]
 
 
 def test_an_end_that_sends_more_than_the_window_is_left(pair: Pair) -> None:

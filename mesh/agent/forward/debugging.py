@@ -34,13 +34,29 @@ def waiting(place: str) -> dict[int, str]:
     place: their directory
     """
     found: dict[int, str] = {}
-    for name in sorted(os.listdir(place)) if place and os.path.isdir(place) else ():
+    for name in _names(place):
         rank, _, pid = name.partition("-")
         pid = pid[: -len(ASKED)] if pid.endswith(ASKED) else pid
         is_new = rank.isdigit() and pid.isdigit() and int(rank) not in found
         if is_new and os.path.exists("/proc/" + pid):
             found[int(rank)] = os.path.join(place, name)
     return found
+
+
+def identity(path: str) -> tuple[int, int]:
+    """Return numbers that differ between two sockets that were made at the same path; zeros for none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return 0, 0
+    return found.st_ino, found.st_ctime_ns
+
+
+def _names(place: str) -> list[str]:
+    try:
+        return sorted(os.listdir(place)) if place else []
+    except OSError:  # the run has ended
+        return []
 
 
 def stop(run: str, node: int, rank: int) -> str:
@@ -55,7 +71,10 @@ def stop(run: str, node: int, rank: int) -> str:
     processes = [process for family in families(pids).values() for process in family]
     for process in processes:
         if has_signal(str(process.pid), "SigCgt", inside.STOP_SIGNAL):
-            os.kill(process.pid, inside.STOP_SIGNAL)
+            try:
+                os.kill(process.pid, inside.STOP_SIGNAL)
+            except OSError:  # it has just ended
+                continue
             return ""
     found = next(filter(is_python, processes), None)
     return _stop_unprepared(run, node, rank, found.pid) if found else NO_PYTHON

@@ -16,6 +16,8 @@ from mesh.protocol.forwarding import STREAMS_MAX, Attach, NotStopped, StopRank, 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mesh.protocol.first import Forward
     from mesh.protocol.messages import Message
 
@@ -73,16 +75,23 @@ class _Debugged:
 
     def __init__(self, loop: Loop, connection: Connection, run: str, node: int) -> None:
         self._loop, self._connection, self._run, self._node = loop, connection, run, node
-        self._reported: dict[int, str] = {}
+        self._reported: dict[int, tuple[str, tuple[int, int]]] = {}  # by rank: its socket, and which one it is
 
     def look(self) -> None:
         """Report the ranks that wait if they have changed, again and again."""
-        found = debugging.waiting(debugging.directory(self._run, self._node))
+        paths = debugging.waiting(debugging.directory(self._run, self._node))
+        found = {rank: (path, debugging.identity(path)) for rank, path in paths.items()}
         if found != self._reported:
-            self._reported = found
-            asked = [rank for rank, path in found.items() if path.endswith(debugging.ASKED)]
-            self._connection.send(Waiting(ranks=[rank for rank in found if rank not in asked], asked=asked))
+            before, self._reported = self._reported, found
+            again = {rank for rank in found if rank in before and found[rank] != before[rank]}
+            if again:  # since the last look they went on and stopped, or another process of theirs did
+                self._report(found.keys() - again)
+            self._report(found.keys())
         self._loop.at("look", time.monotonic() + LOOK_INTERVAL_S, self.look)
+
+    def _report(self, ranks: Iterable[int]) -> None:
+        asked = {rank for rank in ranks if self._reported[rank][0].endswith(debugging.ASKED)}
+        self._connection.send(Waiting(ranks=sorted({*ranks} - asked), asked=sorted(asked)))
 
     def take(self, message: Message) -> None:
         """Carry out a request about a rank."""

@@ -12,10 +12,12 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
-    from typing import Dict, Protocol, TextIO, Type
+    from typing import Callable, Dict, Protocol, TextIO, Type
 
     class Debugger(Protocol):
         """The part of pdb that stops a process."""
+
+        is_stopped: bool  # it waits for a client, or for a line of one
 
         def reset(self) -> None:
             """Forget earlier stops."""
@@ -119,18 +121,22 @@ def _new(client: Client) -> Debugger:
 
         def __init__(self) -> None:
             pdb.Pdb.__init__(self, stdin=client, stdout=client, nosigint=True, readrc=False)  # type: ignore[arg-type]
-            self._is_left = self._goes_on = self._is_asked = False
+            self._is_left = self._goes_on = self._is_asked = self.is_stopped = False
 
         def interaction(self, frame: FrameType | None, error: TracebackType | None) -> None:
-            self._goes_on = False
-            while True:
-                client.wait(self._is_asked)
-                self._is_left = False
-                pdb.Pdb.interaction(self, frame, error)
-                client.flush()
-                if not self._is_left:
-                    break
-                client.close()
+            before, self.is_stopped = self.is_stopped, True
+            try:
+                self._goes_on = False
+                while True:
+                    client.wait(self._is_asked)
+                    self._is_left = False
+                    pdb.Pdb.interaction(self, frame, error)
+                    client.flush()
+                    if not self._is_left:
+                        break
+                    client.close()
+            finally:
+                self.is_stopped = before
             if self._goes_on:
                 self._is_asked = False
                 client.close()
@@ -157,14 +163,19 @@ def _new(client: Client) -> Debugger:
             if self.quitting:
                 raise bdb.BdbQuit
             if not self._goes_on:  # step or next
-                above: FrameType | None = frame
-                while above is not None:
-                    above.f_trace = self.trace_dispatch
-                    self.botframe = above
-                    above = above.f_back
+                self.botframe = _trace(frame, self.trace_dispatch)
                 sys.settrace(self.trace_dispatch)
 
     return RankDebugger()
+
+
+def _trace(frame: FrameType, dispatch: Callable[..., object]) -> FrameType:
+    """Have a frame and all above it traced; return the highest one."""
+    frame.f_trace = dispatch
+    while frame.f_back is not None:
+        frame = frame.f_back
+        frame.f_trace = dispatch
+    return frame
 
 
 def _is_main() -> bool:
@@ -203,8 +214,9 @@ def listen() -> None:
     import signal
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        if frame is not None:
-            debugger().stop_at(frame)
+        found = debugger()
+        if frame is not None and not found.is_stopped:  # a second pdb would read within the read of the first
+            found.stop_at(frame)
 
     try:
         signal.signal(STOP_SIGNAL, on_signal)

@@ -90,7 +90,10 @@ class Connection:
     def add(self, number: int, own: Socket | StandardSocket, port: int) -> None:
         """Carry the bytes of a socket as a stream of this number. port: as in Stream"""
         stream = self.streams[number] = Stream(own, port)
-        self._watch(number, stream)
+        if self.is_over:  # the program must not wait for an answer
+            self._cut(number)
+        else:
+            self._watch(number, stream)
 
     def await_connect(self, number: int, own: Socket, other: Callable[[], Socket | None]) -> None:
         """Carry the bytes of a socket as a stream, once it is connected. other: returns the next one to try"""
@@ -209,8 +212,8 @@ class Connection:
         if stream is None:  # it was broken here meanwhile
             return
         if isinstance(message, Carry):
-            if not stream.receives or sum(map(len, stream.waiting)) + len(data) > STREAM_WINDOW_BYTES:
-                raise FrameError("carry: more than the window")
+            if not data or not stream.receives or sum(map(len, stream.waiting)) + len(data) > STREAM_WINDOW_BYTES:
+                raise FrameError("carry: nothing, or more than the window")
             stream.is_answered = True
             stream.waiting.append(data)
             self._write(number, stream)
