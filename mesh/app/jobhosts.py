@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -130,9 +131,14 @@ class CarrierMaker:
     def look(self, requests: Sequence[Request]) -> Sequence[MachineFacts | None]:
         due = [request for request in requests if self._is_due(request)]
         asked = time.monotonic()
-        stands = self._source.look([_wish(request) for request in due]) if due else ()
-        for request, stand in zip(due, stands, strict=True):
-            self._looks[_key(request)[1]] = _Look(stand, asked)
+        wishes: list[Wish] = []
+        for request in due:
+            self._looks[_key(request)[1]] = _Look(None, asked)
+            with contextlib.suppress(UsageError):  # of one job, which must not keep others without an answer
+                wishes.append(_wish(request))
+        stands = self._source.look(wishes) if wishes else ()
+        for wish, stand in zip(wishes, stands, strict=True):
+            self._looks[wish.name] = _Look(stand, asked)
         return [self._fact(request, self._looks[_key(request)[1]]) for request in requests]
 
     def _is_due(self, request: Request) -> bool:
@@ -187,6 +193,7 @@ def wish_of(request: Request, generation: Generation) -> Wish:
         name=generation.name,
         cluster=with_source(machines.maker, machines.carrier),
         directory=request.directory,
+        user=request.job.spec.user,
         keys=generation.keys,
         is_unsure=generation.is_unsure and not generation.asked,
         condemned=generation.condemned,

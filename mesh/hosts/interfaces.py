@@ -87,6 +87,7 @@ class Wish(Struct, frozen=True, kw_only=True):
     name: str
     cluster: Cluster  # with its source, and without hosts
     directory: Path  # of the job, on this machine
+    user: str = ""  # of the job; "": that of this process
     keys: tuple[str, ...] = ()  # of the hosts when they were ready; (): they were not yet
     is_unsure: bool = False  # an earlier request for them had no answer, and none has found them since
     condemned: float = 0.0  # seconds since the epoch when their deletion was decided; 0: it was not

@@ -15,6 +15,7 @@ from mesh.app.jobhosts import CarrierMaker, wish_of
 from mesh.backends.pods.api import ApiFailed
 from mesh.backends.pods.objects import Pod, Thing
 from mesh.backends.slurm.commands import Job as SlurmJob
+from mesh.backends.slurm.login import Done
 from mesh.config.carried import JOB_HOLD_S, carrier_spec, with_source
 from mesh.config.clusters import find_cluster, load_clusters
 from mesh.config.podspec import MadePods
@@ -24,7 +25,7 @@ from mesh.core.errors import UsageError
 from mesh.core.job import JobSpec, MachinesSpec
 from mesh.hosts.interfaces import How, NotMade, Stand, Why, Wish
 from mesh.hosts.kubernetes.jobhosts import lost_of, made_of, refusal
-from mesh.hosts.slurm.jobhosts import stand_of
+from mesh.hosts.slurm.jobhosts import is_unsure, stand_of
 from mesh.jobs import events
 from mesh.jobs.coding import decode, encode
 from mesh.jobs.decide import decide
@@ -153,6 +154,16 @@ def test_states_of_slurm(name: str) -> None:
     assert found.is_final == (name == "never")
 
 
+def test_an_end_of_sbatch_that_slurm_did_not_decide_leaves_the_request_unsure() -> None:
+    failed = "sbatch: error: Batch job submission failed: "
+    for words in ("Zero Bytes were transmitted or received", "Socket timed out on send/recv operation"):
+        assert is_unsure(Done(status=1, out="", error=failed + words))
+    for status in (-9, -1, 124, 137, 143):
+        assert is_unsure(Done(status=status, out="", error=""))
+    assert not is_unsure(Done(status=1, out="", error=f"{failed}Invalid partition name specified"))
+    assert not is_unsure(Done(status=0, out="7", error="sbatch: retried after: Connection refused"))
+
+
 def pod(name: str, uid: str, phase: str = "Running", **status: object) -> Pod:
     container = {"name": "main", "state": {"running": {}}}
     fields = {
@@ -250,6 +261,31 @@ def test_looks_become_facts_and_only_the_second_one_proves_a_loss(file: Path) ->
     assert found[5] == MachinesAbsent(generation=1, evidence="it has ended")
 
 
+def test_a_job_of_another_version_does_not_keep_others_without_an_answer(file: Path) -> None:
+    job = lived(spec_on(file, "big", "slurm"), events.Granted(), events.Made(op=1, generation=1))
+    carrier = job.spec.machines.carrier
+    assert carrier is not None
+    machines = replace(job.spec.machines, carrier=replace(carrier, source={"nodes": "many"}))
+    other = replace(job, id=8, spec=replace(job.spec, machines=machines))
+    other = replace(other, generations=(replace(other.generations[0], name="other"),))
+    orders = [LookAtMachines(generation=1, name=one.generations[0].name) for one in (other, job)]
+    looks = [request(one, file.parent, order) for one, order in zip((other, job), orders, strict=True)]
+    found = CarrierMaker(Scripted(Stand(how=How.PENDING, text="waits")), ONCE).look(looks)
+    assert found == [None, MachinesPending(generation=1, state="waits")]
+
+
+def test_pods_are_of_the_user_of_their_job_whoever_runs_the_steward(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = lived(spec_on(file, "gpus", "kubernetes"), events.Granted())
+    assert job.generation is not None
+    order = LookAtMachines(generation=1, name=job.generation.name)
+    for name in ("one", "two"):
+        monkeypatch.setenv("LOGNAME", name)
+        made = made_of(wish_of(request(job, file.parent, order), job.generation))
+        assert made.user == job.spec.user
+
+
 def test_condemned_hosts_are_neither_lost_nor_ready_again(file: Path) -> None:
     stop = events.Wished(wanted=events.Wanted.STOP)
     job = lived(spec_on(file, "big", "slurm"), events.Granted(), events.Made(op=1, generation=1), stop)
@@ -302,7 +338,7 @@ def test_a_request_without_an_answer_is_unsure_until_it_is_found(file: Path) -> 
     spec = spec_on(file, "big", "slurm")
     unsure = lived(spec, events.Granted(), events.TakenOver(epoch=2))
     found = lived(spec, events.Granted(), events.TakenOver(epoch=2), events.Made(op=1, generation=1))
-    for job, is_unsure in ((unsure, True), (found, False)):
+    for job, unanswered in ((unsure, True), (found, False)):
         assert job.generation is not None
         order = LookAtMachines(generation=1, name=job.generation.name)
-        assert wish_of(request(job, file.parent, order), job.generation).is_unsure is is_unsure
+        assert wish_of(request(job, file.parent, order), job.generation).is_unsure is unanswered

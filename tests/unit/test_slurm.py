@@ -191,6 +191,18 @@ def test_a_holder_that_was_killed_is_the_end_of_its_job() -> None:
     assert end_of(fields) == "its holder has failed"
 
 
+def test_variables_of_a_user_leave_no_job_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = "7|RUNNING|None|N/A|Unknown|h1|h1|$SQUEUE_PARTITION$SQUEUE_STATES $* $SLURM_TIME_FORMAT"
+    (tmp_path / "squeue").write_text(f'#!/bin/sh\necho "{shown}"\n')
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SQUEUE_PARTITION", "other")
+    monkeypatch.setenv("SQUEUE_STATES", "PENDING")
+    (job,) = commands.jobs(LocalLogin(), name="mesh-big")
+    assert job.comment.startswith("--noheader --all --name=mesh-big --me ")
+    assert job.comment.endswith(" %s")
+
+
 def test_the_words_of_a_failed_command() -> None:
     error = "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: Invalid y\n"
     done = Done(status=1, out="", error=error)

@@ -15,13 +15,31 @@ from mesh.core.text import last_line, one_line
 # The comment is last, because it may hold the separator.
 FIELDS = ("%i", "%T", "%r", "%S", "%e", "%N", "%B", "%k")
 SEPARATOR = "|"
-EPOCH = ("env", "SLURM_TIME_FORMAT=%s")  # the login node may be in another time zone
+# Variables of a user by which squeue leaves jobs out: a job that is not listed counts as gone.
+CHOOSING = ("ACCOUNT", "LICENSES", "NAMES", "PARTITION", "QOS", "STATES", "USERS")
+SQUEUE = (
+    "env",
+    *(f"-uSQUEUE_{name}" for name in CHOOSING),
+    "SLURM_TIME_FORMAT=%s",  # the login node may be in another time zone
+    "squeue",
+    "--noheader",
+    "--all",  # jobs in hidden partitions too
+)
 MARK = "mesh"  # begins the comment of a job that has a switchboard
 ENDED = f"{MARK} ended: "  # begins that of a job whose holder ends it
 KILLED = "0:9"  # ExitCode of a job whose holder was killed
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 LIVING = ("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING")
 CONTROLLER_AWAY = ("Unable to contact slurm controller", "Socket timed out", "Connection refused")
+# After these words of sbatch, Slurm may have the job all the same.
+ANSWER_LOST = (
+    "Zero Bytes",
+    "send failure",
+    "receive failure",
+    "shutdown failure",
+    "connection failure",
+    "reset by peer",
+)
 NO_JOB = ("Invalid job id",)
 ENDS = {
     "CANCELLED": "it was cancelled",
@@ -110,7 +128,7 @@ class Site(Struct, frozen=True, kw_only=True):
 def ask(login: Login, argv: Sequence[str], data: bytes = b"") -> Done:
     """Run a command of Slurm. Raises NoSlurm, and MeshError if the login node is not reached."""
     done = login.run(argv, data)
-    program = next(word for word in argv if word != "env" and "=" not in word)
+    program = next(word for word in argv if word != "env" and "=" not in word and not word.startswith("-"))
     if done.status == NOT_FOUND_STATUS:
         where = f"on {login.name}" if not login.is_here else "here"
         hint = "gateway: in cluster.yaml names a login node" if login.is_here else f"ssh {login.name} which {program}"
@@ -134,7 +152,7 @@ def jobs(login: Login, *, name: str = "", job: str = "", is_mine: bool = False) 
     """
     chosen = [f"--jobs={job}"] if job else [f"--name={name}"]
     chosen += ["--me"] if name or is_mine else []
-    done = ask(login, [*EPOCH, "squeue", "--noheader", *chosen, f"--format={SEPARATOR.join(FIELDS)}"])
+    done = ask(login, [*SQUEUE, *chosen, f"--format={SEPARATOR.join(FIELDS)}"])
     if done.status:
         if any(words in done.error for words in NO_JOB):
             return []

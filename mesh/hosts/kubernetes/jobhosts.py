@@ -118,8 +118,10 @@ class PodMaker:
             with contextlib.suppress(MeshError), self._api(some[0]) as api:
                 roots, pods = _listed(api, some)
                 for wish in some:
-                    own = [pod for pod in pods if is_ours(pod, made_of(wish))]
-                    root = next((one for one in roots if one.metadata.name == made_of(wish).root_name), None)
+                    made = made_of(wish)
+                    own = [pod for pod in pods if is_ours(pod, made)]
+                    named = [one for one in roots if one.metadata.name == made.root_name]
+                    root = next((one for one in named if is_ours(one, made)), None)
                     found[wish.name] = self._stand(api, wish, root, in_order(own))
         return [found.get(wish.name) for wish in wishes]
 
@@ -216,7 +218,7 @@ def made_of(wish: Wish) -> Made:
     source = wish.cluster.source
     assert isinstance(source, MadePods)
     name = wish.name.removeprefix(PREFIX)
-    return Made(cluster=name, user=user_here(), source=source, python=wish.cluster.python, mark=wish.name)
+    return Made(cluster=name, user=wish.user or user_here(), source=source, python=wish.cluster.python, mark=wish.name)
 
 
 def is_ours(thing: Pod | Thing, made: Made) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from mesh.backends.slurm import commands
-from mesh.backends.slurm.commands import CONTROLLER_AWAY, ENDS, EPOCH, FIELDS, SEPARATOR, Job, waits_for, words_of
+from mesh.backends.slurm.commands import ENDS, FIELDS, SEPARATOR, SQUEUE, Job, waits_for, words_of
 from mesh.backends.slurm.login import NOT_FOUND_STATUS, Done, Login, login_of
 from mesh.backends.slurm.records import AllocationRecords, name_of
 from mesh.config.slurm import MadeAllocation
@@ -34,6 +34,7 @@ LOCK_LIMIT_S = 30.0  # for the sbatch of a hand before
 LOCK_POLL_S = 0.05
 FULL = ("submit limit", "MaxSubmit", "temporarily unable")  # words of sbatch for a limit that others may free
 TIMED_OUT_STATUS = 124  # of timeout(1)
+SIGNALLED_STATUS = 128  # above it: of timeout(1), whose command was ended by a signal
 
 
 class AllocationMaker:
@@ -165,8 +166,8 @@ def _where(login: Login) -> str:
 def _named(login: Login, names: Sequence[str]) -> dict[str, list[Job]]:
     """Return this user's jobs by some names, also those that have ended a moment ago; newest last. Raises MeshError."""
     fields = SEPARATOR.join(("%j", *FIELDS))
-    words = ["squeue", "--noheader", "--me", "--states=all", f"--name={','.join(names)}", f"--format={fields}"]
-    done = commands.ask(login, [*EPOCH, *words])
+    words = ["--me", "--states=all", f"--name={','.join(names)}", f"--format={fields}"]
+    done = commands.ask(login, [*SQUEUE, *words])
     if done.status:
         raise MeshError(f"squeue: {words_of(done)}", hint="scontrol ping")
     lines: dict[str, list[str]] = {name: [] for name in names}
@@ -191,13 +192,23 @@ def _submit(login: Login, wish: Wish, lock: int) -> None:
     if done.status == NOT_FOUND_STATUS:
         where = "on this machine" if login.is_here else f"on {login.name}"
         raise NotMade(Why.PERSON, f"there is no sbatch {where}", hint="gateway: in cluster.yaml names a login node")
-    is_silent = any(words in done.error for words in CONTROLLER_AWAY)
-    if is_silent or done.status < 0 or done.status == TIMED_OUT_STATUS:
+    if is_unsure(done):
         raise MeshError(f"sbatch: {words_of(done)}", hint="scontrol ping")
     if done.status:
         is_full = any(words in done.error for words in FULL)
         hint = "" if is_full else f"change slurm: of {wish.cluster.name} in cluster.yaml, and submit it again"
         raise NotMade(Why.CAPACITY if is_full else Why.PERSON, f"sbatch: {words_of(done)}", hint=hint)
+
+
+def is_unsure(done: Done) -> bool:
+    """Return True for an end of sbatch after which Slurm may have the job, or not. Pure.
+
+    >>> is_unsure(Done(status=137, out="", error="")), is_unsure(Done(status=1, out="", error="Invalid partition"))
+    (True, False)
+    """
+    lost = (*commands.CONTROLLER_AWAY, *commands.ANSWER_LOST)
+    was_ended = done.status < 0 or done.status == TIMED_OUT_STATUS or done.status > SIGNALLED_STATUS
+    return was_ended or (done.status > 0 and any(words in done.error for words in lost))
 
 
 def _here(words: Sequence[str], script: bytes, lock: int) -> Done:
