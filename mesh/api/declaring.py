@@ -11,10 +11,12 @@ from msgspec.structs import replace
 from mesh.api.choosing import make_spec, project_here, with_archive
 from mesh.api.podshow import named, yaml_of
 from mesh.app.declared import declared_hosts, plan_of, without_values
+from mesh.app.modules import volume_setup
 from mesh.backends.pods.api import ApiFailed
 from mesh.config.podspec import MadePods
 from mesh.config.project import Project, check_workspace
 from mesh.config.settings import Options
+from mesh.config.userspaces import pod_home, with_home
 from mesh.config.variables import passed_variables
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
@@ -57,7 +59,7 @@ def job_text(
     if source.groups:
         raise UsageError(f"{name}: declared jobs have no groups: all pods run one command", hint="leave out groups:")
     made = _made(name, cluster, source)
-    spec = without_values(_spec(project, options, command, source), list(_variables(project, options)))
+    spec = without_values(_spec(project, options, command, cluster, source), list(_variables(project, options)))
     slices = source.slices if source.slices > 1 else 0
     placed = replace(
         cluster,
@@ -107,11 +109,12 @@ def _declared(name: str, clusters_file: str) -> tuple[Cluster, MadePods]:
 
 
 def _made(name: str, cluster: Cluster, source: MadePods) -> Made:
-    alone = replace(source, switchboard_from=source.nodes + 1)  # no client has all of their streams
+    mounting = with_home(source, pod_home(os.environ))
+    alone = replace(mounting, switchboard_from=source.nodes + 1)  # no client has all of their streams
     return Made(cluster=name, user=user_here(), source=alone, python=cluster.python)
 
 
-def _spec(project: Project, options: Options, command: Sequence[str], source: MadePods) -> RunSpec:
+def _spec(project: Project, options: Options, command: Sequence[str], cluster: Cluster, source: MadePods) -> RunSpec:
     check_workspace(project, Path.home())
     spec = make_spec(project, options, command)
     fetched = source.template.source
@@ -122,6 +125,7 @@ def _spec(project: Project, options: Options, command: Sequence[str], source: Ma
         existing=fetched is not None,
         fetched=fetched.line if fetched else "",
         claim=True,
+        prerun=(*volume_setup(cluster), *spec.prerun),
     )
 
 

@@ -46,11 +46,16 @@ def preparation_of(
     preparation = Preparation(modules=tuple(modules), environment=environment, undo=undo)
     if spec.kind is not Kind.RUN:
         return spec, preparation
-    home = pod_home(os.environ) if isinstance(cluster.source, MadePods) else None
-    first = [PrerunEntry(run=_script(home.setup), module=home.setup)] if home else []
+    first = list(volume_setup(cluster))
     if environment is not None and environment.enter:
         first.append(PrerunEntry(run=environment.enter, module=environment.name))
     return replace(spec, prerun=(*first, *spec.prerun)), preparation
+
+
+def volume_setup(cluster: Cluster) -> tuple[PrerunEntry, ...]:
+    """Return the entry that runs the script of the user's volume; none if no pods of the cluster mount it."""
+    home = pod_home(os.environ) if isinstance(cluster.source, MadePods) else None
+    return (PrerunEntry(run=_script(home.setup), module=home.setup),) if home else ()
 
 
 def _script(path: str) -> str:

@@ -106,6 +106,20 @@ def test_a_code_source_comes_with_the_job(render: Render, tmp_path: Path) -> Non
     assert plan_in(objects)["begin"]["existing"] is True
 
 
+def test_a_job_of_a_user_mounts_the_users_volume_and_runs_its_script_first(
+    render: Render, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESH_TDATA", "tdata:/TData")
+    with (tmp_path / "mesh.yaml").open("a") as file:
+        file.write("prerun: [make]\n")
+    found = render()
+    template = found[2]["spec"]["template"]["spec"]
+    assert {"claimName": "tdata"} in [one.get("persistentVolumeClaim") for one in template["volumes"]]
+    assert "/TData" in [one["mountPath"] for one in template["containers"][0]["volumeMounts"]]
+    setup, own = plan_in(found)["prepare"]["prerun"]
+    assert (setup["module"], own["run"]) == ("/TData/code/setup.sh", "make")
+
+
 @pytest.mark.parametrize(
     ("keys", "more", "reason"),
     [

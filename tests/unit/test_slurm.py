@@ -244,6 +244,32 @@ def test_an_allocation_that_is_kept_up_does_not_end_before() -> None:
     assert hold.is_over(0.0, 1001.0, 5000.0)
 
 
+def test_nodes_by_ssh_leave_a_client_the_time_to_log_in() -> None:
+    hold = Hold(0.0, 0.0, 0.0, is_by_ssh=True)
+    assert not hold.is_over(1.0, 20.0, 0.0)
+    assert hold.is_over(1.0, 21.0, 0.0)
+
+
+def test_a_watch_whose_holder_is_gone_ends_as_with_the_allocation() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    program = "from mesh.agent.switchboard.watch import Watch; Watch('h1', '7').run(); print('ended', file=sys.stderr)"
+    try:
+        watch = subprocess.Popen(
+            [sys.executable, "-c", f"import sys; {program}"],
+            stdin=subprocess.PIPE,
+            stdout=writes,
+            stderr=subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
+        )
+    finally:
+        os.close(writes)
+    assert watch.stdin is not None
+    with watch, watch.stdin:  # the holder has sent no end
+        assert watch.stderr is not None
+        assert watch.stderr.read() == b"ended\n"
+
+
 def test_notices_come_ten_minutes_and_one_minute_before_the_end() -> None:
     ending = Ending(warn_before=30.0)
     assert ending.due(1000.0, 399.0) is None

@@ -116,6 +116,7 @@ class Part:
         self._inbox = Inbox()
         self._member: Member | None = None
         self.agent: Agent | None = None
+        self._may_be_alone = False  # the agent may keep its ranks without this program
         self.run = ""
 
     def begin(self) -> None:
@@ -148,6 +149,7 @@ class Part:
         agent.order(start)
         for _ in start["ranks"]:
             inbox.message("started", ANSWER_TIMEOUT_S)
+        self._may_be_alone = True
         agent.order({"type": "detach"})
         inbox.message("detached", ANSWER_TIMEOUT_S)
         inbox.may_end = True
@@ -181,7 +183,7 @@ class Part:
 
     def fail(self, why: str) -> None:
         """Report a failure to all other pods, and end what has begun here."""
-        if self.agent is not None and self._inbox.may_end:
+        if self.agent is not None and self._may_be_alone:
             self.agent.order({"type": "kill"})
         if self._member is not None:
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 FIRST_CLIENT_S = 40.0  # for the first client, which may look for its allocation every 10 s only
 IDLE_MIN_S = 5.0  # longer than a node takes to report an agent
+SSH_IDLE_MIN_S = 20.0  # the same for a client that has yet to log in to all nodes
 NOTICES_S = (600.0, 60.0)  # before the end
 LOOK_INTERVAL_S = 30.0  # between two looks at the end of the allocation, which may be moved
 
@@ -11,9 +12,10 @@ LOOK_INTERVAL_S = 30.0  # between two looks at the end of the allocation, which 
 class Hold:
     """The time for which an allocation waits for its next client. Pure."""
 
-    def __init__(self, began: float, hold: float, until: float) -> None:
+    def __init__(self, began: float, hold: float, until: float, *, is_by_ssh: bool = False) -> None:
         """began: monotonic; hold: seconds; until: seconds since the epoch, before which it stays"""
-        self._began, self._hold, self._until = began, hold, until
+        self._began, self._until = began, until
+        self.idle_limit = max(hold, SSH_IDLE_MIN_S if is_by_ssh else IDLE_MIN_S)  # seconds
         self._is_used = False  # a client was there
 
     def is_over(self, idle_since: float | None, now: float, wall: float) -> bool:
@@ -22,7 +24,7 @@ class Hold:
             self._is_used = True
         if idle_since is None or wall < self._until:
             return False
-        limit = max(self._hold, IDLE_MIN_S) if self._is_used else max(self._hold, FIRST_CLIENT_S)
+        limit = self.idle_limit if self._is_used else max(self.idle_limit, FIRST_CLIENT_S)
         return now - idle_since >= limit
 
 

@@ -40,11 +40,18 @@ class Watch:
         while not self._is_ending:
             parents, names = processes()
             is_busy = bool(agents_by_ssh(parents, names))
-            os.write(1, f"{self._name} {is_busy:d}\n".encode())
-            if 0 in dict(poll.poll(REPORT_INTERVAL_S * 1000)):
+            self._report(is_busy)
+            if not self._is_ending and 0 in dict(poll.poll(REPORT_INTERVAL_S * 1000)):
                 self._obey(os.read(0, ORDER_BYTES))
         for agent in self._own_agents():
             _send(agent, signal.SIGTERM)
+
+    def _report(self, is_busy: bool) -> None:
+        """Write a line for the holder. That it cannot be written is the end of the allocation: srun is gone."""
+        try:
+            os.write(1, f"{self._name} {is_busy:d}\n".encode())
+        except OSError:
+            self._is_ending = True
 
     def _end(self, number: int, frame: object) -> None:
         self._is_ending = True

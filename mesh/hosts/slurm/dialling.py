@@ -33,6 +33,8 @@ def dialled(login: Login, record: AllocationRecord, python: str) -> Finding:
         with _line(login, record.address, record.key, python) as line:
             while missing and (here := line.wait_nodes(missing, max(0.0, deadline - time.monotonic()))):
                 missing -= here
+            if missing and line.is_over:
+                raise MeshError(line.why)
     except (OSError, EOFError, ValueError, MeshError) as error:
         hint = f"squeue --jobs={record.job} --format='%i %T %k'"
         return warning(NAME, f"{record.address} of job {record.job} does not answer ({error})", hint)

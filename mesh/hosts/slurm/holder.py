@@ -86,11 +86,11 @@ class Holder:
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
-        from mesh.agent.switchboard.hold import IDLE_MIN_S, LOOK_INTERVAL_S, Ending, Hold, in_words
+        from mesh.agent.switchboard.hold import LOOK_INTERVAL_S, Ending, Hold, in_words
 
         board, given = self._board, self._given
         assert board is not None
-        hold = Hold(time.monotonic(), given.hold, given.until)
+        hold = Hold(time.monotonic(), given.hold, given.until, is_by_ssh=bool(given.is_by_ssh))
         ending = Ending(given.warn[1] if given.warn else 0.0)
         stop_at = float("inf")  # for nodes that do not end
         self._start_step(port, addresses)
@@ -121,7 +121,7 @@ class Holder:
                     before_end(reason)
                 return reason
             if not self._reason and hold.is_over(board.idle_since, time.monotonic(), wall):
-                self._reason = f"{UNUSED} for {in_words(max(given.hold, IDLE_MIN_S))}"
+                self._reason = f"{UNUSED} for {in_words(hold.idle_limit)}"
                 before_end(self._reason)
                 self._stop_nodes(self._reason)
                 stop_at = time.monotonic() + STOP_S
