@@ -85,6 +85,8 @@ def test_answers_about_a_run(home: Home, runs: Path) -> None:
     with serving(home) as served:
         rows = served.get("runs")["runs"]
         assert [(row["run"], row["status"]) for row in rows] == [(OTHER, "done"), (RUN, "failed, exit 1")]
+        assert served.get("runs?count=1") == {"runs": rows[:1], "more": True}
+        assert served.get("runs?count=9") == {"runs": rows, "more": False}
         assert rows[1]["verdict"].startswith("rank 2 on h2 failed first: exit 1")
         (printed,) = [line for line in home.mesh("runs", "--json").out.decode().splitlines() if RUN in line]
         assert served.get(f"runs/{RUN}")["record"] == json.loads(printed)
@@ -250,7 +252,7 @@ def test_a_home_without_runs_and_a_broken_store(home: Home) -> None:
     store.parent.mkdir(parents=True)
     store.write_bytes(b"no database at all, and long enough to be read as one" * 100)
     with serving(home) as served:
-        assert served.get("runs") == {"runs": []}
+        assert served.get("runs") == {"runs": [], "more": False}
         status, found = served.ask("jobs")
         assert status == 409
         assert str(store) in found["error"]
