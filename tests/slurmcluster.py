@@ -65,9 +65,16 @@ def is_installed() -> bool:
 class SlurmCluster:
     """A cluster of Slurm; a context manager. Nothing of it stays, also when its process is killed."""
 
-    def __init__(self, *, visible: tuple[Path, ...] = (), sshd: tuple[str, ...] = (), kill_wait: int = 5) -> None:
-        """visible: as in Lab; sshd: lines for the sshd of all hosts; kill_wait: from SIGTERM to SIGKILL, seconds"""
-        self.lab = Lab(1 + NODES, visible=visible, sshd=sshd)
+    def __init__(
+        self,
+        *,
+        visible: tuple[Path, ...] = (),
+        sshd: tuple[str, ...] = (),
+        kill_wait: int = 5,
+        shared_home: bool = False,
+    ) -> None:
+        """visible, shared_home: as in Lab; sshd: lines for all hosts; kill_wait: from SIGTERM to SIGKILL, seconds"""
+        self.lab = Lab(1 + NODES, visible=visible, sshd=sshd, shared_home=shared_home)
         self._kill_wait = kill_wait
 
     @property

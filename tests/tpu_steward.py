@@ -19,7 +19,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from mesh.app.machines import JobMaker, Pace
+from mesh.app.evidence import Pace
+from mesh.app.jobhosts import Makers
 from mesh.jobs.children import DEADLINES
 from tests.desk import Desk
 from tests.lab import eventually
@@ -83,7 +84,7 @@ def main() -> None:
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     if sys.argv[-1] == "fetch":
         wait_for_release(Path.home() / HELD_FETCH)
-    serve(JobHands(), JobMaker(PACE))
+    serve(JobHands(), Makers(PACE))
 
 
 def wait_for_release(path: Path) -> None:

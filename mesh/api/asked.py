@@ -47,7 +47,9 @@ def about_made_machines(spec: JobSpec, project: Project) -> tuple[str, ...]:
     """Return a notice if all that a job leaves on its machines is deleted with them."""
     modules = spec.modules or project.modules.descriptions
     mounts = any(isinstance(one, Gcsfuse) for _, one in modules)
-    if spec.machines.tpu is None or spec.results or spec.logs or spec.checkpoint_dir or mounts:
+    machines = spec.machines
+    are_deleted = machines.tpu is not None or machines.maker == "kubernetes"
+    if not are_deleted or spec.results or spec.logs or spec.checkpoint_dir or mounts:
         return ()
     return ("its machines are deleted at the end with all files on them: `results:` names those to keep",)
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from mesh.api.choosing import choose_cluster
 from mesh.api.taskparts import command_of, part_of, variables_of
 from mesh.app.carriers import carrier_of
-from mesh.app.machines import hosts_of_generation
+from mesh.app.jobhosts import hosts_of_made
 from mesh.app.modules import preparation_of
 from mesh.config.modules import ENVIRONMENTS
 from mesh.config.project import FILE, VARIABLE, load_project
@@ -113,8 +113,8 @@ def hosts_of_attempt(job: Job, hosts: Sequence[str], *, starts: bool = False) ->
     hosts: their names in the job's cluster; starts: look them up in cluster.yaml, where they may have another address
     Raises UsageError if the cluster has them no more, and MeshError if they cannot be found; NoAnswer without the API.
     """
-    if job.spec.machines.tpu is not None:
-        return replace(hosts_of_generation(job, hosts), name=f"job:{job.id}", workspace=workspace_name(job))
+    if job.spec.machines.tpu is not None or job.spec.machines.carrier is not None:
+        return replace(hosts_of_made(job, hosts), name=f"job:{job.id}", workspace=workspace_name(job))
     directory = job_directory(os.environ, job.id)
     found = None if starts else read_machines(directory)
     if found is None or not set(hosts) <= {host.name for host in found.hosts}:

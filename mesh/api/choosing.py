@@ -19,7 +19,9 @@ from mesh.app.owner import user_name
 from mesh.config.clusters import ClusterFile, find_cluster, is_cluster, load_clusters
 from mesh.config.envfile import read_env_file
 from mesh.config.places import clusters_path
-from mesh.config.project import Project, load_project
+from mesh.config.podcode import CONFIG_MAP
+from mesh.config.podspec import MadePods
+from mesh.config.project import Project, check_workspace, load_project
 from mesh.config.selectors import HOST_LIST, Part, join, listed, parse, pick, select_hosts
 from mesh.config.settings import Client, Options, chosen_default, kept, patient, run_spec
 from mesh.config.slurm import overridden
@@ -34,6 +36,7 @@ NOT_NAMED = UsageError(
     "no cluster was named", hint="`mesh clusters` lists them; `default: NAME` in mesh.yaml or MESH_CLUSTER names one"
 )
 DEFAULTS = Options()
+MAKING = (Purpose.RUN, Purpose.PLAN)  # for which hosts are made, or shown as they would be
 CLUSTERS_NAMED = 3  # in one message
 LEASE_ON_A_TERMINAL_S = 900.0  # a laptop may be closed for a while
 
@@ -106,7 +109,31 @@ def _parts(selector: str, file: ClusterFile) -> tuple[Part, ...]:
 
 def _found(purpose: Purpose, options: Options, cluster: Cluster, *, is_quiet: bool) -> Cluster:
     """Return a cluster with its hosts, by the request that options change."""
-    return find_hosts(overridden(cluster, options.nodes, options.slurm), purpose, is_quiet=is_quiet)
+    asked = overridden(cluster, options.nodes, options.slurm)
+    return find_hosts(with_archive(asked) if purpose in MAKING else asked, purpose, is_quiet=is_quiet)
+
+
+def with_archive(cluster: Cluster) -> Cluster:
+    """Return a cluster with this directory's workspace, if its pods get that from a ConfigMap. Raises MeshError."""
+    source = cluster.source
+    if not isinstance(source, MadePods) or source.template.source is None or source.template.source.kind != CONFIG_MAP:
+        return cluster
+    from mesh.workspace.archive import archive_of
+
+    project = project_here()
+    check_workspace(project, Path.home())
+    archive = archive_of(project.workspace, project.ignore, include_git=project.include_git)
+    return replace(cluster, source=replace(source, archive=archive))
+
+
+def with_fetched(cluster: Cluster, spec: RunSpec) -> RunSpec:
+    """Return a spec without a sync, if the hosts have fetched their workspace by themselves. Raises UsageError."""
+    if not cluster.fetched:
+        return spec
+    for name, is_given in (("share", spec.share), ("fresh", spec.fresh)):
+        if is_given:
+            raise UsageError(f"--{name}: the hosts of {cluster.name} fetch their workspace", hint="leave it out")
+    return replace(spec, project=cluster.workspace, sync=False, existing=True, fetched=cluster.fetched)
 
 
 def _hosts_of(part: Part, selector: str, file: ClusterFile, find: Callable[[Cluster], Cluster]) -> Cluster:
@@ -182,7 +209,9 @@ def check_time(cluster: Cluster, spec: RunSpec) -> None:
 
 def with_slurm_job(cluster: Cluster, spec: RunSpec) -> RunSpec:
     """Return a spec whose ranks get the number of their job with Slurm's other variables. Raises UsageError."""
-    job = cluster.allocation.job
+    job, is_by_ssh = cluster.allocation.job, cluster.backend != "slurm"
+    if job and is_by_ssh:  # by this variable, the programs of its nodes find the ranks that end with it
+        spec = replace(spec, groups=tuple(replace(one, env={"MESH_ALLOCATION": job, **one.env}) for one in spec.groups))
     if not spec.rules.slurm_env:
         return spec
     if not job:

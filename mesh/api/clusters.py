@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from mesh.api.beginning import add_cluster as add_cluster
 from mesh.api.beginning import init as init
-from mesh.api.choosing import NOT_NAMED, cluster_file, selected
+from mesh.api.choosing import NOT_NAMED, cluster_file, selected, with_archive
 from mesh.api.configuration import config as config
 from mesh.api.configuration import schema_text as schema_text
 from mesh.api.held import find_hosts, kept_rows
@@ -122,7 +122,7 @@ def up(
     if isinstance(found.source, MadePods):
         from mesh.api.podhold import up_pods
 
-        return up_pods(found, notify, UP_S if seconds is None else seconds, adopts=adopts)
+        return up_pods(with_archive(found), notify, UP_S if seconds is None else seconds, adopts=adopts)
     if isinstance(found.source, MadeAllocation):
         from mesh.api.slurmhold import up_allocation
 

@@ -8,17 +8,20 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from mesh.api import retrying
 from mesh.api.choosing import (
     check_name,
     check_time,
     choose_cluster,
     make_spec,
     project_here,
+    with_fetched,
     with_slurm_job,
 )
+from mesh.api.planning import plan_lines
 from mesh.api.running import Beside, Listener, OnEvent, run_on
 from mesh.api.streaming import EventStream as EventStream
-from mesh.app.assemble import Parts, launch, new_run_id, placed
+from mesh.app.assemble import Parts, launch, new_run_id
 from mesh.app.carriers import carrier_of
 from mesh.app.modules import preparation_of
 from mesh.app.screen import Showing
@@ -32,7 +35,7 @@ from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Event, Synced
 from mesh.core.look import Look as Look
 from mesh.core.outcome import Outcome
-from mesh.core.run import AUTO, Kind, Launch, RunSpec
+from mesh.core.run import Kind, RunSpec
 from mesh.core.typed import Typed
 from mesh.hosts.interfaces import Purpose
 from mesh.rundir.results import RunResult, SyncResult, failures
@@ -54,6 +57,7 @@ def run(
     look: Look = PLAIN,
     typed: Typed | None = None,
     on_event: OnEvent | None = None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> RunResult:
     """Run a command on every rank of a cluster, with the working directory there.
 
@@ -66,12 +70,11 @@ def run(
     quiet: print nothing at all; the run directory has everything
     look: colours, and how many lines of mesh's own
     typed: the command line that the user typed, for messages with a line to paste; None: they have none
-    on_event: called with each event of mesh.core.events, in a thread of its own; if it raises, the run ends on all
-    hosts, and then the error is raised here
+    on_event: called with each event of mesh.core.events, in a thread of its own; its error ends the run, and is raised
+    report: called with a line before each further attempt of ``retries``; the result is that of the last one
     Raises UsageError for wrong arguments or files; whatever goes wrong later is in the result. In the main thread,
     SIGINT, SIGTERM and SIGHUP end the run as they do for the command line; in another one signals are the caller's.
     """
-    found, spec = _run_spec(command, cluster, options, clusters_file, is_quiet=quiet or look.terse)
     showing = Showing(
         output=output,
         label=label,
@@ -82,8 +85,14 @@ def run(
         stdin_notice=options.stdin_notice,
         typed=typed,
     )
-    listener = Listener(on_event) if on_event else None
-    return _run(found, spec, showing, options, listener)
+
+    def start(attempt: int) -> RunResult:
+        found, spec = _run_spec(command, cluster, options, clusters_file, is_quiet=quiet or look.terse)
+        listener = Listener(on_event) if on_event else None
+        return _run(found, retrying.with_attempt(spec, attempt), showing, options, listener)
+
+    retrying.check_retries(options, cluster, clusters_file, os.environ)
+    return retrying.attempts(start, options, report)
 
 
 def _run(
@@ -115,13 +124,15 @@ def _run_spec(
     command: Sequence[str], cluster: str, options: Options, clusters_file: str, *, is_quiet: bool
 ) -> tuple[Cluster, RunSpec]:
     """Return the cluster of ``run`` and what it runs there. Raises UsageError."""
-    found, project = choose_cluster(cluster, options, clusters_file, is_quiet=is_quiet), project_here()
+    project = project_here()
     check_name(options.name, clusters_file)
     check_workspace(project, Path.home())
+    make_spec(project, options, _words(command, options))  # raises for wrong options before any host is asked for
+    found = choose_cluster(cluster, options, clusters_file, is_quiet=is_quiet)
     found, spare = spares.divide(found)
     spec, found = _with_roles(make_spec(project, options, _words(command, options)), found, options)
     check_time(found, spec)
-    spec = with_slurm_job(found, spec)
+    spec = with_fetched(found, with_slurm_job(found, spec))
     spec, found = spares.add(spec, found, spare)
     with_lock = carrier_of(found).locks
     return found, replace(spec, lock=with_lock and not spec.share, claim=with_lock)
@@ -146,7 +157,6 @@ def exec(  # noqa: A001  (the command's name)
 
     Raises UsageError for options that are about those.
     """
-    found, spec = _exec_spec(command, cluster, options, clusters_file, is_quiet=quiet or look.terse)
     showing = Showing(
         output=output,
         label=label,
@@ -157,6 +167,7 @@ def exec(  # noqa: A001  (the command's name)
         stdin_notice=options.stdin_notice,
         typed=typed,
     )
+    found, spec = _exec_spec(command, cluster, options, clusters_file, is_quiet=quiet or look.terse)
     listener = Listener(on_event) if on_event else None
     return _run(found, spec, showing, options, listener, is_run=False)
 
@@ -166,13 +177,15 @@ def _exec_spec(
 ) -> tuple[Cluster, RunSpec]:
     """Return the cluster of ``exec`` and what it runs there. Raises UsageError."""
     given = {"fresh": options.fresh, "no-fanout": not options.fan_out, "prerun": options.prerun, "share": options.share}
-    given |= {"exclusive": options.exclusive, "role": bool(options.roles)}
+    given |= {"exclusive": options.exclusive, "role": bool(options.roles), "retries": options.retries > 0}
     if any(given.values()):
         told = ", ".join(f"--{name}" for name, is_given in given.items() if is_given)
         raise UsageError(f"mesh exec syncs nothing, runs no prerun and takes no lock: {told} is for mesh run")
-    found = choose_cluster(cluster, options, clusters_file, is_quiet=is_quiet)
+    project = project_here()
     check_name(options.name, clusters_file)
-    spec = make_spec(project_here(), options, _words(command, options))
+    make_spec(project, options, _words(command, options))  # raises for wrong options before any host is asked for
+    found = choose_cluster(cluster, options, clusters_file, is_quiet=is_quiet)
+    spec = make_spec(project, options, _words(command, options))
     check_time(found, spec)
     spec = with_slurm_job(found, spec)
     spec = replace(spec, project=found.workspace or spec.project)
@@ -198,8 +211,9 @@ def stream(
     quiet: print nothing, as the events have it all; the rest as with ``run``
     The run is in a thread of its own, so that signals are the caller's.
     """
-    found, spec = (_run_spec if sync else _exec_spec)(command, cluster, options, clusters_file, is_quiet=quiet)
+    retrying.refuse_retries(options, "a stream of events")
     showing = Showing(output=output, quiet=quiet)
+    found, spec = (_run_spec if sync else _exec_spec)(command, cluster, options, clusters_file, is_quiet=quiet)
 
     def start(listener: Listener) -> RunResult:
         return _run(found, spec, showing, options, listener, is_run=sync)
@@ -258,6 +272,8 @@ def _sync(
         project_here(),
     )
     check_workspace(project, Path.home())
+    if found.fetched:
+        raise UsageError(f"{found.name}: its hosts fetch their workspace ({found.fetched})", hint="leave out source:")
     spec = replace(
         make_spec(project, options, ()), kind=Kind.SYNC, lock=carrier_of(found).locks, prerun=(), watch=watch
     )
@@ -295,12 +311,14 @@ def setup(
     if options.nproc != 1 or options.launcher or options.stdin != "none":
         hint = "leave out nproc, launcher and stdin"
         raise UsageError("a setup is once for each host and has no standard input", hint=hint)
+    showing = Showing(json=json, quiet=quiet, look=look)
     found, project = choose_cluster(cluster, options, clusters_file, is_quiet=quiet or look.terse), project_here()
     if not project.named:
         hint = "`mesh init` writes one; its `commands:` are what a setup runs"
         raise UsageError(f"{project.workspace / FILE}: there is no such file, here or above", hint=hint)
-    showing, modules = Showing(json=json, quiet=quiet, look=look), project.modules.descriptions
-    spec = replace(make_spec(project, options, ()), lock=carrier_of(found).locks, prerun=(), force=force)
+    modules = project.modules.descriptions
+    spec = with_fetched(found, make_spec(project, options, ()))
+    spec = replace(spec, lock=carrier_of(found).locks, prerun=(), force=force)
     if undo and not modules:
         raise UsageError(f"{project.path}: names no modules, so that there is nothing to undo")
     if not undo and (project.commands or not modules):
@@ -324,7 +342,7 @@ def plan(
     check_workspace(project, Path.home())
     spec = make_spec(project, options, _words(command, options))
     secrets = secrets_of(spec, os.environ)
-    return map(secrets.text, _plan(*_with_roles(secrets.spec(spec), found, options)))
+    return map(secrets.text, plan_lines(*_with_roles(secrets.spec(spec), found, options)))
 
 
 class _Synced:
@@ -354,38 +372,3 @@ def _words(command: Sequence[str], options: Options) -> Sequence[str]:
 
 def _with_roles(spec: RunSpec, cluster: Cluster, options: Options) -> tuple[RunSpec, Cluster]:
     return assign_roles(spec, cluster, options.roles) if options.roles else (spec, cluster)
-
-
-def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
-    """Return the lines of --dry-run."""
-    from mesh.workspace import listing
-
-    yield f"cluster    {cluster.name} ({cluster.backend})"
-    placement = placed(spec, cluster)
-    is_counted = spec.groups[0].nproc != AUTO
-    for node, host in enumerate(cluster.hosts):
-        ranks = placement.ranks(node)
-        described = carrier_of(cluster).describe(cluster, host)
-        where = f" ({described})" if described else ""
-        none = "spare     " if placement.spares else "host      "
-        number = f"rank {f'{ranks[0]}-{ranks[-1]}' if len(ranks) > 1 else ranks[0]!s:<5}" if ranks else none
-        of_slice = " slice {}".format(*placement.worker(ranks[0])) if ranks and cluster.slices else ""
-        label = spec.groups[placement.group(node)].label if ranks or not placement.spares else ""
-        yield f"{number} {host.name}{where}{of_slice}{f' {label}' if label else ''}"
-    if not is_counted:
-        yield "nproc      as many as each host has GPUs: the hosts will be asked"
-    if spec.launcher is not Launch.NONE:
-        yield f"launcher   {spec.launcher.value}, one on each host, for {spec.groups[0].nproc or 'so many'} processes"
-    found = listing.list_workspace(spec.workspace, spec.ignore, include_git=spec.include_git)
-    files = [entry for entry in found.entries if entry.kind != listing.DIRECTORY]
-    yield f"workspace  {spec.workspace}: {len(files)} file(s), {sum(entry.size for entry in files)} bytes"
-    places = dict.fromkeys(host.remote_dir or cluster.remote_dir for host in cluster.hosts)
-    for place in places:
-        yield f"on hosts   {place}/workspaces/{spec.project}"
-    for entry in spec.prerun:
-        unless = f"  (skipped where it succeeded with the same {', '.join(entry.inputs)})" if entry.inputs else ""
-        yield f"prerun     {entry.run}{unless if not spec.force else ''}"
-    if env := spec.groups[0].env:
-        yield f"env        {', '.join(sorted(env))}"
-    for group in spec.groups:
-        yield f"command    {group.told}"

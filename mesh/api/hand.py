@@ -17,9 +17,9 @@ def main() -> None:
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     from mesh.api.hands import JobHands
-    from mesh.app.machines import JobMaker
+    from mesh.app.jobhosts import Makers
 
-    serve(JobHands(), JobMaker())
+    serve(JobHands(), Makers())
 
 
 def use_users_path() -> None:

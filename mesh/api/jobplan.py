@@ -36,6 +36,8 @@ def plan_lines(wanted: Wanted) -> Iterator[str]:
     if machines.tpu is not None:
         yield from tpu_lines(machines.tpu)
         yield from limit_lines(spec)
+    if machines.carrier is not None:
+        yield f"machines   {machines.cluster}: {machines.carrier.asked}"
     if cluster is not None:
         count = f"{machines.count} of {len(machines.candidates)} hosts" if machines.hosts else f"{machines.count} hosts"
         yield f"machines   {machines.cluster} ({cluster.backend}): {count}"

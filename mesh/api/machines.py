@@ -89,9 +89,9 @@ class Bill(Struct, frozen=True, kw_only=True):
 
 def list_machines(*, every: bool = False) -> list[HeldMachines]:
     """Return the machines that jobs have; every: also those that were given back. Raises MeshError."""
-    now, prices = time.time(), prices_here()
-    found = []
-    for job, uses in _uses(JobStore()):
+    now, prices, store = time.time(), prices_here(), JobStore()
+    found = _carried(store, every=every)
+    for job, uses in _uses(store):
         tpu = job.spec.machines.tpu
         assert tpu is not None
         by_begin = {(use.name, use.begin): use for use in uses}
@@ -119,7 +119,33 @@ def list_machines(*, every: bool = False) -> list[HeldMachines]:
                     state=f"{job.state.value}{f': {job.reason}' if job.reason else ''}",
                 )
             )
-    return found
+    return sorted(found, key=lambda one: one.job)
+
+
+def _carried(store: JobStore, *, every: bool) -> list[HeldMachines]:
+    """Return the hosts that schedulers have given to jobs, which have no price here."""
+    return [
+        HeldMachines(
+            job=job.id,
+            job_name=job.spec.name,
+            name=one.name,
+            accelerator=carrier.asked,
+            slices=1,
+            pricing="",
+            project="",
+            zone=job.spec.machines.cluster,
+            phase=phase_of(job, one),
+            hosts=one.hosts,
+            since=one.granted,
+            chip_hours=0.0,
+            cost=0.0,
+            state=f"{job.state.value}{f': {job.reason}' if job.reason else ''}",
+        )
+        for job in store.jobs()
+        if (carrier := job.spec.machines.carrier) is not None
+        for one in job.generations
+        if every or one.phase is not Phase.RELEASED
+    ]
 
 
 def phase_of(job: Job, generation: Generation) -> str:

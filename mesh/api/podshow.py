@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import yaml
 
-from mesh.api.choosing import NOT_NAMED, cluster_file
+from mesh.api.choosing import NOT_NAMED, cluster_file, with_archive
 from mesh.backends.pods import state
 from mesh.backends.pods.api import Api
 from mesh.backends.pods.happenings import events_of
@@ -19,6 +19,7 @@ from mesh.backends.pods.objects import Pod, Pods, Thing, Things
 from mesh.config.clusters import find_cluster
 from mesh.config.kubernetes import Pods as ExistingPods
 from mesh.config.podspec import MadePods
+from mesh.config.userspaces import pod_home, with_home
 from mesh.core.amounts import ago
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
@@ -44,18 +45,20 @@ def role_text(*, is_existing: bool = False, gang: str = "") -> str:
     """
     if is_existing and gang:
         raise UsageError("--gang: has no meaning with --existing", hint="leave one of them out")
-    return _yaml([role_object(is_existing=is_existing, gang_kind=gang)])
+    return yaml_of([role_object(is_existing=is_existing, gang_kind=gang)])
 
 
 def objects_text(name: str, clusters_file: str = "") -> str:
     """Return the objects that mesh makes for a cluster. Raises UsageError if it makes no pods for it."""
-    cluster = _named(name, clusters_file)
+    cluster = with_archive(named(name, clusters_file))
     if not isinstance(cluster.source, MadePods):
         raise UsageError(f"{name}: mesh makes no pods for it", hint=f"mesh pods show {name}")
-    made = Made(cluster=name, user=user_here(), source=cluster.source, python=cluster.python)
-    pods = [pod_object(made, index, ROOT_UID) for index in range(cluster.source.nodes)]
+    source = with_home(cluster.source, pod_home(os.environ))
+    made = Made(cluster=name, user=user_here(), source=source, python=cluster.python)
+    pods = [pod_object(made, index, ROOT_UID) for index in range(source.nodes)]
     secrets = [secret_object(made, ROOT_UID)] if made.has_switchboard else []
-    return _yaml([root_object(made), *secrets, *render.gang_objects(made, ROOT_UID), *pods])
+    beside = [*render.archive_objects(made, ROOT_UID), *render.gang_objects(made, ROOT_UID)]
+    return yaml_of([root_object(made), *secrets, *beside, *pods])
 
 
 def pods_lines(name: str, host: str = "", clusters_file: str = "", *, width: int = 0) -> list[str]:
@@ -65,7 +68,7 @@ def pods_lines(name: str, host: str = "", clusters_file: str = "", *, width: int
     width: of a line of the table; 0: unlimited
     Raises UsageError if its hosts are not pods, and MeshError.
     """
-    cluster = _named(name, clusters_file)
+    cluster = named(name, clusters_file)
     if isinstance(cluster.source, MadePods):
         api, _ = maker_of(cluster, StatusLine())
     elif isinstance(cluster.source, ExistingPods):
@@ -105,7 +108,8 @@ def _shown(api: Api, cluster: Cluster, host: str, width: int) -> list[str]:
     return lines
 
 
-def _named(name: str, clusters_file: str) -> Cluster:
+def named(name: str, clusters_file: str) -> Cluster:
+    """Return a cluster by its name, without a look for its hosts. Raises UsageError."""
     if not name:
         raise NOT_NAMED
     return find_cluster(name, cluster_file(clusters_file))
@@ -188,6 +192,7 @@ def _age(when: str) -> str:
     return ago(time.time() - at)
 
 
-def _yaml(objects: list[object]) -> str:
+def yaml_of(objects: Sequence[object]) -> str:
+    """Return objects as YAML documents."""
     plain = [json.loads(json.dumps(one)) for one in objects]  # equal parts are written out each time
     return yaml.safe_dump_all(plain, sort_keys=False, width=1000)

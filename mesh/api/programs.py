@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mesh.api.choosing import check_name, choose_cluster, make_spec, project_here
+from mesh.api.choosing import check_name, choose_cluster, make_spec, project_here, with_fetched
 from mesh.api.running import Beside, Listener, run_on
 from mesh.app.carriers import carrier_of
 from mesh.app.modules import preparation_of
@@ -77,7 +77,7 @@ def _program(
         )
     if not used or not all(group.hosts and group.label for group in groups):
         raise UsageError("a program has no hosts", hint="name the hosts and the label of each group")
-    spec = make_spec(project, options, ("true",))
+    spec = with_fetched(found, make_spec(project, options, ("true",)))
     (base,) = spec.groups
     own = tuple(replace(group, env={**base.env, **group.env}) for group in groups)
     takes_lock = carrier_of(found).locks

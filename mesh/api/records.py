@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.naming import LAST, RUN_ID, NamedRun, exactly, the_one
-from mesh.core.paths import runs_directory
+from mesh.core.paths import kept_trees_directory, runs_directory
 from mesh.rundir.layout import EVENTS
 from mesh.rundir.records import Record, State, read_record, size_on_disk
 
@@ -99,6 +99,11 @@ def _prune(directory: Path, keep: int, older_than: float, dry_run: bool) -> Iter
         size = size_on_disk(path)
         if dry_run or _remove(path):
             yield Removed(run=name, bytes=size)
+    if not dry_run and (place := kept_trees_directory(os.environ)).is_dir():
+        from mesh.app.trees import linked_trees
+        from mesh.workspace.snapshot import remove_unused
+
+        remove_unused(place, linked_trees([directory / name for name in _names(directory)]))
 
 
 def _remove(path: Path) -> bool:

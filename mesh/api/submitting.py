@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from mesh.api.asked import about_login, about_made_machines, in_zone
 from mesh.api.attempts import has_project, with_login
-from mesh.api.choosing import choose_cluster, named_clusters, project_here
+from mesh.api.carried import carried
+from mesh.api.choosing import choose_cluster, project_here
 from mesh.api.costing import limit_notices
 from mesh.api.regions import about_buckets
 from mesh.app.owner import user_name
@@ -46,7 +47,6 @@ from mesh.workspace.snapshot import TREES
 
 ARRAY_MEMBERS_MAX = 100_000
 SSH_PORT = 22
-NOT_FOR_JOBS = {"pods": "pods of Kubernetes", "slurm": "an allocation of Slurm"}  # by backend
 SUBMIT_USAGE = "mesh job submit FILE, or mesh job submit --cluster POD -- COMMAND"
 _ARRAY = re.compile(r"([0-9,-]+)(?:%([0-9]+))?")
 
@@ -148,6 +148,10 @@ def resolved(found: JobFile, wanted: Wanted) -> tuple[JobSpec, Cluster | None]:
     if machines.tpu is not None:
         made = machines_of(in_zone(with_login_of(machines.tpu, machines), os.environ))
         return replace(spec, machines=replace(made, login=machines.login, login_key=machines.login_key)), None
+    granted = carried(machines, wanted.clusters_file, _place(found, "machines"))
+    if granted is not None:
+        _check_workers(spec, granted.units, found)
+        return replace(spec, machines=granted), None
     cluster = with_login(_cluster(found, wanted.clusters_file), machines)
     machines = replace(
         spec.machines,
@@ -189,11 +193,6 @@ def _of_project(spec: JobSpec, project: Project) -> JobSpec:
 def _cluster(found: JobFile, clusters_file: str) -> Cluster:
     selector = found.spec.machines.cluster
     try:
-        for one in named_clusters(selector, clusters_file):
-            if one.backend in NOT_FOR_JOBS:
-                raise UsageError(
-                    f"{one.name}: a job cannot use {NOT_FOR_JOBS[one.backend]}", hint=f"mesh run -d {one.name} COMMAND"
-                )
         return choose_cluster(selector, Options(), clusters_file, purpose=Purpose.LIST)
     except UsageError as error:
         place = f"{found.path}:{found.lines['machines']}: " if found.path and "machines" in found.lines else ""
@@ -214,9 +213,14 @@ def _check_count(machines: MachinesSpec, spec: JobSpec, found: JobFile) -> None:
         raise UsageError(
             f"{_place(found, 'machines')}: hosts: {machines.cluster} has {count}, and not {machines.hosts}"
         )
-    wrong = [worker for worker in spec.command.workers if worker >= machines.count]
-    if wrong:
-        raise UsageError(f"{_place(found, 'command')}: workers: no host {wrong[0]}: the job has {machines.count}")
+    _check_workers(spec, machines.count, found)
+
+
+def _check_workers(spec: JobSpec, count: int, found: JobFile) -> None:
+    """Raise UsageError if the command is for a host that the job does not have. count: 0: it is not decided yet"""
+    wrong = [worker for worker in spec.command.workers if worker >= count]
+    if wrong and count:
+        raise UsageError(f"{_place(found, 'command')}: workers: no host {wrong[0]}: the job has {count}")
 
 
 def _place(found: JobFile, key: str) -> str:
@@ -248,9 +252,9 @@ def snapshot_of(
         check_workspace(project, Path.home())
     ignore = ignoring_others(only) if only else project.ignore
     place, cache = jobs_directory(os.environ), cache_directory(os.environ)
-    with asked_git(project.workspace) as variables:
+    with asked_git(project.workspace) as state:
         snapshot = take(project.workspace, ignore, place, cache, include_git=project.include_git and not only)
-        found = variables()
+        found = state().variables
     notices = (*(f"not copied: {skipped}" for skipped in snapshot.skipped), *snapshot.notices)
     is_lost = project.modules.descriptions and not has_project(snapshot.directory, is_snapshot=True)
     if is_lost and not has_modules:

@@ -127,6 +127,7 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
 
     placement = placed(spec, cluster)
     screen = Screen(shown_spec, cluster, placement, showing)
+    screen.check_terminal()
     passwords = Passwords(cluster.password_env, os.environ, alone=screen.hidden)
     if cluster.ask_password:
         _ask_first(passwords, cluster)
@@ -151,7 +152,7 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
         preparation=parts.preparation,
     )
     sinks = [*([store] if store else ()), *shown, *parts.sinks]
-    during = _during(parts, lambda: carrier.open(cluster, means)) if parts.forward else None
+    during = _during(parts, screen, lambda: carrier.open(cluster, means)) if parts.forward or spec.rules.debug else None
     launcher = Launcher(run, [*sinks, *([during] if during else ())])
     if during:
         during.notify = launcher.notice
@@ -160,10 +161,18 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
     return assembled
 
 
-def _during(parts: Parts, opened: Callable[[], Backend]) -> DuringRun:
+def _during(parts: Parts, screen: Screen, opened: Callable[[], Backend]) -> DuringRun:
     from mesh.app.during import DuringRun
 
-    return DuringRun(parts.cluster, parts.forward, parts.spec.run, opened)
+    during, run = DuringRun(parts.cluster, parts.forward, parts.spec.run, opened), parts.spec.run
+    if parts.spec.rules.debug:
+        from mesh.app.console import Consoles
+
+        placement = placed(parts.spec, parts.cluster)
+        during.consoles = lambda forwarder: Consoles(
+            forwarder, placement, run, lambda: (screen.pause.asking(), screen.hidden())
+        )
+    return during
 
 
 class Assembled:
@@ -266,6 +275,8 @@ def _local(
         payloads=parts.payloads,
         relayed=parts.relayed,
         choose=screen.choose,
+        terminal=_terminal_size,
+        terminal_kind=os.environ.get("TERM", "dumb"),
         plan={name: secrets.json(value) for name, value in plan.items()},
         have=attaching.fetch if attaching else None,
         arrivals=attaching.arrivals if attaching else (),
@@ -274,6 +285,12 @@ def _local(
         secrets=secrets,
         before=_before(attaching, store, secrets) if attaching and store else lambda rank, stream: b"",
     )
+
+
+def _terminal_size() -> tuple[int, int]:
+    from mesh.screen.descriptor import Descriptor
+
+    return Descriptor(1, required=False).size()
 
 
 def _before(attaching: Attaching, store: StoreSink, secrets: Secrets) -> Callable[[int, Stream], bytes]:

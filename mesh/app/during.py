@@ -1,15 +1,18 @@
-"""Ports of hosts that are forwarded for the time of a run."""
+"""Ports of hosts that are forwarded, and debuggers of ranks that are shown, for the time of a run."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
+from mesh.app.console import Consoles
 from mesh.app.forwarder import Forwarder
 from mesh.app.listening import listen
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError
-from mesh.core.events import Event, Started
+from mesh.core.events import Event, Locked, Started
 from mesh.core.forwarding import Forwarded
 from mesh.core.interfaces import Backend
 
@@ -22,7 +25,9 @@ class DuringRun:
     def __init__(self, cluster: Cluster, ports: Sequence[Forwarded], run: str, opened: Callable[[], Backend]) -> None:
         """opened: returns a backend of its own"""
         self._cluster, self._ports, self._run, self._opened = cluster, ports, run, opened
+        self.consoles: Callable[[Forwarder], Consoles] | None = None  # makes those of ranks that stop
         self.notify: Callable[[str], object] = lambda text: None  # shows a line, from any thread
+        self._master_port = 0  # 0: it is unknown
         self._lock = threading.Lock()
         self._is_over = False
         self._thread: threading.Thread | None = None
@@ -30,6 +35,8 @@ class DuringRun:
         self._backend: Backend | None = None
 
     def handle(self, event: Event) -> None:
+        if isinstance(event, Locked) and event.ports:
+            self._master_port = event.ports[0]
         if isinstance(event, Started) and self._thread is None:
             with self._lock:
                 if not self._is_over:
@@ -62,13 +69,29 @@ class DuringRun:
                 self._forward(forwarder)
         except (MeshError, OSError) as error:
             if not self._is_over:
-                self.notify(f"--forward: no port is forwarded: {error}")
+                what = "no debugger is reached" if self.consoles else "no port is forwarded"
+                self.notify(f"{what}: {error}")
         finally:
             forwarder.close()
 
     def _forward(self, forwarder: Forwarder) -> None:
+        if self.consoles is None:
+            self._carry(forwarder)
+            return
+        consoles = self.consoles(forwarder)
+        forwarder.debugs, forwarder.on_waiting = True, consoles.note
+        thread = threading.Thread(target=consoles.serve, name="mesh-debug", daemon=True)
+        thread.start()
+        try:
+            self._carry(forwarder)
+        finally:
+            consoles.end()
+            thread.join(JOIN_LIMIT_S)
+
+    def _carry(self, forwarder: Forwarder) -> None:
         forwarder.open()
-        places = listen(self._cluster, self._ports)
+        ports = [replace(port, remote=port.remote or self._master_port) for port in self._ports]
+        places = listen(self._cluster, ports)
         forwarder.listen(places)
         for place in places:
             self.notify(place.told)

@@ -22,12 +22,13 @@ from mesh.core.errors import HostUnreachable, MeshError
 from mesh.core.interfaces import Backend, Channel
 from mesh.core.text import one_line
 from mesh.protocol.first import Forward
-from mesh.protocol.forwarding import BEAT_INTERVAL_S, STREAMS_MAX, Alive
+from mesh.protocol.forwarding import BEAT_INTERVAL_S, STREAMS_MAX, Alive, Attach, NotStopped, StopRank, Waiting
+from mesh.protocol.messages import Message
 from mesh.remote.blob import start_command
 from mesh.remote.greeting import new_marker
 from mesh.remote.pipe import as_socket, begin
 
-RECONNECT_INTERVAL_S = 1.0
+RECONNECT_INTERVAL_S, RECONNECT_LIMIT_S = 1.0, 30.0
 ACCEPT_PAUSE_S = 1.0  # after an error of accept(2): no descriptor is left
 JOIN_LIMIT_S = 5.0
 
@@ -53,7 +54,13 @@ class Forwarder:
         self._places: list[Place] = []
         self._numbers = 0  # of streams
         self._refused: set[tuple[int, int, str]] = set()  # node, port and reason that were shown
+        self._pauses: dict[int, float] = {}  # before the next connection to a host, in seconds
         self._threads: list[threading.Thread] = []
+        self.nodes: Sequence[int] = range(len(cluster.hosts))  # indexes of the hosts in the run
+        self.debugs = False  # ranks of the run may wait in their debuggers
+        # Called from the thread of the loop: with a node and its message; with the reason why a rank does not stop.
+        self.on_waiting: Callable[[int, Waiting], object] = lambda node, waiting: None
+        self.on_not_stopped: Callable[[str], object] = lambda reason: None
 
     def open(self) -> None:
         """Connect to every host. Raises MeshError with the reasons of all hosts that cannot be reached."""
@@ -127,13 +134,16 @@ class Forwarder:
         """Start the forwarder of a host, and hand its connection to the loop. Raises MeshError."""
         host = self._cluster.hosts[node]
         place = host.remote_dir or self._cluster.remote_dir
-        request = Forward(marker=new_marker(), run=self._run, node=node, remote_dir=place)
+        request = Forward(
+            marker=new_marker(), run=self._run, node=self.nodes[node], remote_dir=place, debug=self.debugs
+        )
         own = as_socket(channel, begin(channel, request, host.name), channel.close)
         self._post(partial(self._adopt, node, own))
 
     def _reopen(self, node: int) -> None:
-        name = self._cluster.hosts[node].name
-        while not self._over.wait(RECONNECT_INTERVAL_S):
+        name, pause = self._cluster.hosts[node].name, self._pauses.get(node, RECONNECT_INTERVAL_S)
+        self._pauses[node] = min(2 * pause, RECONNECT_LIMIT_S)  # one that ends again and again is left alone
+        while not self._over.wait(pause):
             try:
                 self._begin(node, self._backend.reopen(node, self._argv))
             except MeshError as error:
@@ -173,6 +183,7 @@ class Forwarder:
         """Carry streams through a new connection to a host."""
         connection = Connection(self._loop, own.fileno(), own.fileno(), one_line)
         connection.on_refusal = partial(self._show_refusal, node)
+        connection.on_other = partial(self._take, node)
         connection.on_end = partial(self._lost, node, own)
         self._connections[node] = connection, own
 
@@ -207,6 +218,36 @@ class Forwarder:
                 continue
             self._numbers += 1
             connection.connect(self._numbers, own, place.port)
+
+    def attach(self, node: int, rank: int) -> socket.socket:
+        """Return a socket to the debugger of a rank; it ends at once if the rank does not wait. From any thread."""
+        own, program = socket.socketpair()
+        own.setblocking(False)
+        self._post(partial(self._attach, node, rank, own))
+        return program
+
+    def stop_rank(self, node: int, rank: int) -> None:
+        """Have a rank stop. From any thread."""
+        self._post(partial(self._send, node, StopRank(rank=rank)))
+
+    def _attach(self, node: int, rank: int, own: socket.socket) -> None:
+        connection, _ = self._connections.get(node, (None, None))
+        if connection is None:
+            own.close()
+            return
+        self._numbers += 1
+        connection.send(Attach(stream=self._numbers, rank=rank))
+        connection.add(self._numbers, own, 0)
+
+    def _send(self, node: int, message: Message) -> None:
+        if node in self._connections:
+            self._connections[node][0].send(message)
+
+    def _take(self, node: int, message: Message) -> None:
+        if isinstance(message, Waiting):
+            self.on_waiting(node, message)
+        elif isinstance(message, NotStopped):
+            self.on_not_stopped(message.why)
 
     def _show_refusal(self, node: int, stream: Stream, reason: str) -> None:
         """Show once why a host has refused a stream."""

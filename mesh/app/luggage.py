@@ -9,16 +9,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO
 
+from mesh.app import trees
 from mesh.core.amounts import told_bytes
 from mesh.core.errors import MeshError
 from mesh.core.events import Event, Notice
-from mesh.core.paths import cache_directory
+from mesh.core.paths import cache_directory, runs_directory
 from mesh.core.progress import Preparing
 from mesh.core.run import RunSpec
 from mesh.core.wants import Want
 from mesh.protocol.answers import LACKS_BYTES
 from mesh.workspace.biggest import biggest, ignore_lines
-from mesh.workspace.git import asked_git
+from mesh.workspace.git import GitState, asked_git
 from mesh.workspace.hashes import HashCache
 from mesh.workspace.ignore import left_by_default
 from mesh.workspace.manifest import Changes, Manifest, changes, contents_in, not_in
@@ -43,10 +44,15 @@ class WorkspaceLuggage:
         self._has_told_size = False
         self._is_stopped = False
         self._cache = HashCache(spec.workspace, cache_directory(os.environ))
+        directory = runs_directory(os.environ) / spec.run
+        self._directory = directory if directory.is_dir() else None  # None: the run is not kept
         asks_git = spec.has_command and not spec.as_is
-        with asked_git(spec.workspace) if asks_git else contextlib.nullcontext(dict) as variables:
+        with asked_git(spec.workspace) if asks_git else contextlib.nullcontext(GitState) as state:
             self._list()
-            self.env: Mapping[str, str] = variables()  # for the ranks
+            found = state()
+            self.env: Mapping[str, str] = found.variables  # for the ranks
+        if self._directory is not None and found.has_changes:
+            files.callback(trees.begin_diff(self._directory, spec.workspace).close)
         for skipped in self._prepared.skipped:
             self._say(f"not sent: {skipped}")
         for notice in (*self._prepared.notices, *self._env_files_sent()):
@@ -123,7 +129,13 @@ class WorkspaceLuggage:
 
     def sent(self) -> None:
         """Record the tree as a base for later syncs, as a host has it now."""
-        self._cache.remember(self._prepared.manifest)
+        manifest = self._prepared.manifest
+        self._cache.remember(manifest)
+        if self._directory is None or not self._spec.has_command:
+            return
+        trees.write_manifest(self._directory, self._cache, manifest)
+        if self._spec.keep_tree:
+            trees.link_kept(self._directory, manifest.tree)
 
     def stop(self) -> None:
         """Have a pack that is being made fail with a MeshError, as no pack is needed any more. From any thread."""
@@ -133,19 +145,31 @@ class WorkspaceLuggage:
         spec = self._spec
         # Hosts keep what an earlier version has sent.
         self._leave = () if spec.as_is else left_by_default(spec.workspace, spec.ignore)
-        self._prepared = prepare(
-            spec.workspace,
-            spec.ignore,
-            self._cache,
-            include_git=spec.include_git,
-            as_is=spec.as_is,
-            progress=self._show_progress,
-        )
+        for last in (False, False, True):
+            self._prepared = prepare(
+                spec.workspace,
+                spec.ignore,
+                self._cache,
+                include_git=spec.include_git,
+                as_is=spec.as_is,
+                progress=self._show_progress,
+            )
+            if not spec.keep_tree or self._directory is None or self._has_kept(last=last):
+                break
         self._known: dict[str, tuple[bytes, Sequence[Want]]] = {}  # by the tree hash of a base
         manifest = self._prepared.manifest
         self.tree = manifest.tree
         blocks = sum(entry.size for entry in manifest.entries) // CONTENT_BLOCK_BYTES
         self.lacks_bytes = LACKS_BYTES + LACK_BYTES * len(manifest.entries) + 2 * BLOCK_BYTES * blocks
+
+    def _has_kept(self, *, last: bool) -> bool:
+        """Keep the contents of the workspace here; return False if a file has changed. last: name such a file"""
+        problem = trees.keep_contents(self._prepared)
+        if problem.startswith(trees.CHANGED) and not last:
+            return False
+        if problem:
+            self._say(f"{problem}; `mesh replay` may lack files of this run")
+        return True
 
     def _say(self, text: str) -> None:
         self._post(Notice(time=time.time(), text=text))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
-from mesh.app.silences import PROBE_INTERVAL_S, Silences
+from mesh.app.evidence import HOSTS_FILE, HURRIED_S, generation_of, read_hosts, write_hosts
+from mesh.app.evidence import Evidence as Evidence
+from mesh.app.evidence import Pace as Pace
+from mesh.app.silences import Silences
 from mesh.config.tpu import TpuName
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import MeshError
@@ -30,28 +30,8 @@ from mesh.jobs.interfaces import MachineFacts, NoAnswer, Request
 from mesh.jobs.orders import Delete, LookAtMachines, Make
 from mesh.jobs.values import Generation, Job, Phase
 
-ABSENT_AGAIN_S = 20.0  # between the two looks that prove machines absent
-LOST_AGAIN_S = 2.0  # between the two looks that prove a state as PREEMPTED
-FEWER_AGAIN_S = 120.0  # between two looks that prove a TPU complete with fewer hosts than its name lets expect
-LIST_INTERVAL_S = 5.0  # between two lists of a zone, for all jobs in it
-QUEUE_INTERVAL_S = 30.0  # the same where all wait in Google's queue, which may take days
-HURRIED_INTERVAL_S = 2.0  # the same where machines have just been asked for or condemned, while HURRIED_S last
-HURRIED_S = 60.0
 ZONES_AT_ONCE = 8
 REFUSALS = {google.Why.CAPACITY: Refusal.CAPACITY, google.Why.PERSON: Refusal.PERSON}
-HOSTS_FILE = "machines-g{}.json"  # in a job's directory: the hosts of a generation
-
-
-class Pace(Struct, frozen=True, kw_only=True):
-    """The pauses of a maker, in seconds."""
-
-    absent_again: float = ABSENT_AGAIN_S
-    lost_again: float = LOST_AGAIN_S
-    fewer_again: float = FEWER_AGAIN_S
-    list_interval: float = LIST_INTERVAL_S
-    queue_interval: float = QUEUE_INTERVAL_S
-    hurried_interval: float = HURRIED_INTERVAL_S
-    probe_interval: float = PROBE_INTERVAL_S
 
 
 # ---- functions for jobs, `mesh up` and reports
@@ -123,39 +103,6 @@ def cluster_of_nodes(intent: Intent, nodes: Sequence[TpuNode], name: str, enviro
     return with_nodes(cluster, nodes, zone, key=shown, is_google=gcloud.is_google())
 
 
-class Evidence:
-    """Looks that may prove machines gone or complete: each needs a second one, from another answer of the API."""
-
-    def __init__(self, pace: Pace) -> None:
-        self._pauses = {
-            How.LOST: pace.lost_again,
-            How.MISSING: pace.absent_again,
-            How.ABSENT: pace.absent_again,
-            How.OTHER_COUNT: pace.absent_again,
-            How.FEWER: pace.fewer_again,
-        }
-        self._first: dict[str, tuple[str, float]] = {}  # by name: what was seen, and since when
-        self._wanted: dict[str, float] = {}  # by name: when a second look proves it
-
-    def is_proved(self, name: str, found: Standing, asked: float) -> bool:
-        """Return True if an earlier answer has shown the same. asked: when this one was asked for, monotonic"""
-        if found.how not in self._pauses:
-            if found.how is not How.UNKNOWN:
-                self._first.pop(name, None)
-            return True
-        what = f"{found.how.value} {found.text} {found.is_ended}"
-        before = self._first.get(name)
-        if before is None or before[0] != what:
-            self._first[name] = what, asked
-            self._wanted[name] = asked + self._pauses[found.how]
-            return False
-        return asked - before[1] >= self._pauses[found.how]
-
-    def wanted_at(self, names: Sequence[str]) -> float:
-        """Return when the next second look can prove something about some names, monotonic; infinity if none does."""
-        return min((self._wanted[name] for name in names if name in self._first), default=math.inf)
-
-
 # ---- jobs
 
 
@@ -186,7 +133,7 @@ class JobMaker:
     def make(self, request: Request) -> Made | Refused:
         order = request.order
         assert isinstance(order, Make)
-        generation = _generation(request.job, order.generation)
+        generation = generation_of(request.job, order.generation)
         if not _spec(request.job).project:
             hint = "submit it again with tpu.project"
             return Refused(kind=Refusal.PERSON, why="the job has no project for its machines", hint=hint)
@@ -205,7 +152,7 @@ class JobMaker:
     def delete(self, request: Request) -> MachinesPending | MachinesAbsent:
         order = request.order
         assert isinstance(order, Delete)
-        generation = _generation(request.job, order.generation)
+        generation = generation_of(request.job, order.generation)
         if generation.phase not in (Phase.RELEASING, Phase.RELEASED):
             raise NoAnswer(f"{order.name} is {generation.phase.value}, and not condemned")
         try:
@@ -231,7 +178,7 @@ class JobMaker:
     def _zone(self, request: Request) -> gcloud.Zone:
         order = request.order
         assert isinstance(order, LookAtMachines)
-        generation = _generation(request.job, order.generation)
+        generation = generation_of(request.job, order.generation)
         return zone_of(_spec(request.job).project, generation.zone, self._environ)
 
     def _list(self, zone: gcloud.Zone, requests: Sequence[Request]) -> Seen:
@@ -252,7 +199,7 @@ class JobMaker:
         if not seen.complete:
             return None
         job, number = request.job, order.generation
-        generation = _generation(job, number)
+        generation = generation_of(job, number)
         intent = intent_of(job, generation)
         found = standing(intent, seen, node_ids(generation.keys))
         if not self._evidence.is_proved(order.name, found, seen.time):
@@ -283,10 +230,10 @@ class JobMaker:
         assert isinstance(request.order, LookAtMachines)
         number = request.order.generation
         cluster = cluster_of_nodes(intent, found.nodes, f"job:{request.job.id}", self._environ)
-        if _generation(request.job, number).phase is not Phase.READY:
-            _write(request.directory / HOSTS_FILE.format(number), cluster)
+        if generation_of(request.job, number).phase is not Phase.READY:
+            write_hosts(request.directory / HOSTS_FILE.format(number), cluster)
         elif request.job.kept_until and not (request.directory / MACHINES).exists():
-            _write(request.directory / MACHINES, cluster)  # for `mesh ssh job:ID`: no start writes it
+            write_hosts(request.directory / MACHINES, cluster)  # for `mesh ssh job:ID`: no start writes it
         keys = tuple(
             f"{node.id}/{worker}" for node in found.nodes for worker in range(len(node.workers))
         )  # node ids are unique for all time
@@ -314,27 +261,13 @@ def hosts_of_generation(job: Job, hosts: Sequence[str], environ: Mapping[str, st
         raise NoAnswer(f"job {job.id} has no machines {', '.join(hosts)}")
     owner, number = made_for(job, generation)
     path = job_directory(environ, owner) / HOSTS_FILE.format(number)
-    try:
-        return replace(msgspec.json.decode(path.read_bytes(), type=Cluster), name=f"job:{job.id}")
-    except (OSError, msgspec.MsgspecError):
-        pass
+    if (written := read_hosts(path)) is not None:
+        return replace(written, name=f"job:{job.id}")
     intent = intent_of(job, generation)
     found = look_at_machines(intent, node_ids(generation.keys), environ)
     if found is None or found.how not in (How.READY, How.OTHER_COUNT, How.FEWER):
         raise NoAnswer(f"{generation.name}: {found.text if found else 'the TPU API gives no answer'}")
     return replace(cluster_of_nodes(intent, found.nodes, f"job:{job.id}", environ), source=None)
-
-
-def _write(path: Path, cluster: Cluster) -> None:
-    """Write the hosts of a generation, in one step. Raises NoAnswer."""
-    new = path.with_suffix(".new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(replace(cluster, source=None)))
-        new.replace(path)
-    except OSError as error:
-        raise NoAnswer(f"cannot write {path}: {error.strerror}") from error
 
 
 def _pending(generation: int, found: Standing) -> MachinesPending:
@@ -352,13 +285,9 @@ def _pending(generation: int, found: Standing) -> MachinesPending:
 def _is_hurried(request: Request, now: float) -> bool:
     """Return True while an answer that a job waits for may come soon: machines were just asked for, or condemned."""
     assert isinstance(request.order, LookAtMachines)
-    generation = _generation(request.job, request.order.generation)
+    generation = generation_of(request.job, request.order.generation)
     since = {Phase.ASKED: generation.granted, Phase.RELEASING: generation.condemned}
     return now < since.get(generation.phase, 0.0) + HURRIED_S
-
-
-def _generation(job: Job, number: int) -> Generation:
-    return next(one for one in job.generations if one.number == number)
 
 
 def _spec(job: Job) -> TpuSpec:

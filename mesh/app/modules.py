@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from shlex import quote
 
 from msgspec.structs import replace
 
+from mesh.config.podspec import MadePods
+from mesh.config.userspaces import pod_home
 from mesh.core.cluster import Cluster
 from mesh.core.module import (
     Conda,
@@ -40,10 +44,19 @@ def preparation_of(
             modules.append(OTHERS[type(description)](description, spec, cluster))
     spec = replace(spec, modules=tuple(name for name, _ in descriptions), undo=undo)
     preparation = Preparation(modules=tuple(modules), environment=environment, undo=undo)
-    if environment is None or spec.kind is not Kind.RUN:
+    if spec.kind is not Kind.RUN:
         return spec, preparation
-    enter = (PrerunEntry(run=environment.enter, module=environment.name),) if environment.enter else ()
-    return replace(spec, prerun=(*enter, *spec.prerun)), preparation
+    home = pod_home(os.environ) if isinstance(cluster.source, MadePods) else None
+    first = [PrerunEntry(run=_script(home.setup), module=home.setup)] if home else []
+    if environment is not None and environment.enter:
+        first.append(PrerunEntry(run=environment.enter, module=environment.name))
+    return replace(spec, prerun=(*first, *spec.prerun)), preparation
+
+
+def _script(path: str) -> str:
+    """Return shell text that runs a script in its own directory and shell, if it is there."""
+    directory, _, name = path.rpartition("/")
+    return f"[ ! -e {quote(path)} ] || (cd {quote(directory)} && exec bash {quote(name)})"
 
 
 def _docker(description: Docker, spec: RunSpec, cluster: Cluster) -> Environment:

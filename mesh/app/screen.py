@@ -83,11 +83,32 @@ class Screen:
     def sinks(self) -> list[Sink]:
         """Return the sinks that show the run."""
         sinks: list[Sink] = [self._terminal] if self._terminal else []
+        if self._terminal and self._spec.rules.pty:
+            from mesh.screen.rawterminal import RawTerminal
+
+            sinks = [RawTerminal(self._terminal, self.hidden, self._placement.node(0))]
+        if self._spec.rules.debug:
+            from mesh.screen.unseen import Unseen
+
+            # None of them writes while pdb is open.
+            sinks = [Unseen(one, {}, self._placement, from_start=True, pause=self.pause) for one in sinks]
         if self._showing.json:
             from mesh.screen.jsonl import JsonSink
 
             sinks.append(JsonSink(placement=self._placement))
         return sinks
+
+    def check_terminal(self) -> None:
+        """Raise UsageError if rank 0 is to have our terminal, and there is none."""
+        if self._spec.rules.debug and (self._showing.json or not (_is_terminal(0) and _is_terminal(2))):
+            what = "--json" if self._showing.json else "stdin and stderr are no terminal"
+            raise UsageError(f"--debug: pdb needs a terminal ({what})", hint="mesh run --debug pod COMMAND")
+        if not self._spec.rules.pty:
+            return
+        if self._showing.json or self._showing.quiet:
+            raise UsageError("--pty gives rank 0 your terminal: leave out --json", hint="mesh run --pty pod COMMAND")
+        if not (_is_terminal(0) and _is_terminal(1)):
+            raise UsageError("--pty: stdin and stdout are no terminal", hint="use -i to send stdin to rank 0")
 
     def hidden(self) -> contextlib.AbstractContextManager[None]:
         """Within: the terminal shows no live line, as a question stands there."""

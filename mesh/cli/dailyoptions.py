@@ -4,13 +4,50 @@ from __future__ import annotations
 
 from operator import add
 
-from mesh.cli.option import COMMAND, HOSTS, OTHER, OUTPUT, WHICH_RUN, AnyOption, Option, switch, text
+from mesh.cli.option import (
+    COMMAND,
+    DIAGNOSIS,
+    ENDS,
+    HOSTS,
+    OTHER,
+    OUTPUT,
+    RANKS,
+    WHICH_RUN,
+    AnyOption,
+    Option,
+    switch,
+    text,
+)
 from mesh.config.forwarding import read_forwarded
+from mesh.config.retries import BISECTION_RUNS_MAX, read_retries, read_statuses, read_trials
 from mesh.config.settings import read_number
 from mesh.core.forwarding import Forwarded
 
 FAILED = switch("failed", ("again",), HOSTS, "only on the hosts that have failed")
 EDIT = switch("edit", ("again",), COMMAND, "change the command line in $VISUAL or $EDITOR first")
+
+RETRIES = Option(
+    "retries",
+    ("run",),
+    ENDS,
+    "N",
+    "try again up to N times, each time as a run of its own",
+    read_retries,
+    0,
+    field="retries",
+)
+RETRY_ON: Option[tuple[int, ...]] = Option(
+    "retry-on",
+    ("run",),
+    ENDS,
+    "STATUS,...",
+    "with --retries: after these exit statuses (default: 76, a host was lost)",
+    read_statuses,
+    (),
+    field="retry_on",
+)
+
+MAX_RUNS = Option("max-runs", ("bisect",), ENDS, "N", "runs at most, with both", read_trials, BISECTION_RUNS_MAX)
 
 ALL_LOGS = switch("all", ("logs",), WHICH_RUN, "every run of this machine, the oldest first; no host is asked")
 
@@ -42,5 +79,7 @@ FORWARD: Option[tuple[Forwarded, ...]] = Option(
     joined=add,
     field="forward",
 )
+PTY = switch("pty", ("run", "exec"), RANKS, "give rank 0 your terminal: pdb, vim, top", field="pty")
+DEBUG = switch("debug", ("run",), DIAGNOSIS, "pdb here at breakpoint() or an exception of any rank", field="debug")
 
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from json import dumps
 
 from msgspec.structs import asdict
@@ -34,7 +35,8 @@ GROUP = "Run"
 )
 def run(given: Given) -> int:
     """Run a command on every rank, in a copy of this directory."""
-    return _start(given, api.run)
+    silent = given.look().terse or given[o.JSON]
+    return _start(given, partial(api.run, report=(lambda text: None) if silent else say))
 
 
 @command(

@@ -96,7 +96,7 @@ def notices(typed: Typed, cluster: str) -> Iterator[str]:
     if words[:1] == ("--",):
         words = words[1:]
     program = words[0].rpartition("/")[2] if words else ""
-    if program in FULL_SCREEN and not set(BATCH) & set(words):
+    if program in FULL_SCREEN and not set(BATCH) & set(words) and "--pty" not in typed.before:
         is_here = cluster.partition(":")[0] == LOCAL
         line = shlex.join(words if is_here else ["mesh", "ssh", cluster, "--", *words])
         yield f"{program} needs a terminal, which ranks do not have: {line}"

@@ -21,6 +21,7 @@ HEAD = ("id", "name", "state", "for", "attempt", "machines", "cost", "why")
 MORE = ("user", "queue", "priority", "exit", "submitted", "cluster", "array", "run")  # columns on request
 DROPPED = ("machines", "attempt", "cost", "for")  # in a narrow terminal, the first one first
 PLAIN = Paint(False)
+APIS = {"tpu": "the TPU API", "kubernetes": "the API of Kubernetes", "slurm": "Slurm"}  # by makers of machines
 
 
 def columns_of_list(text: str) -> tuple[str, ...]:
@@ -115,7 +116,8 @@ def why(row: JobRow, now: float) -> str:
     if row.silent_since and now - row.silent_since > SILENCE_SHOWN_S:
         return f"hosts have not answered for {age(now - row.silent_since)}{_cause(row.silence)}"
     if row.api_silent_since and now - row.api_silent_since > SILENCE_SHOWN_S:
-        return f"the TPU API has not answered for {age(now - row.api_silent_since)}{_cause(row.api_silence)}"
+        since = age(now - row.api_silent_since)
+        return f"{APIS.get(row.maker, row.maker)} has not answered for {since}{_cause(row.api_silence)}"
     if row.overdue_since:
         return f"its machines are not gone after {age(now - row.overdue_since)}; the deletion is repeated"
     if row.kept_until and row.state == "running":
@@ -157,6 +159,7 @@ def job_lines(row: JobRow) -> Iterator[str]:
         "array": "" if row.array is None else f"member {row.index} of the array that begins with job {row.array}",
         "cluster": row.cluster,
         "machines": ", ".join(row.machines),
+        "given as": row.given,
         "cost": Costs([row], time.time()).told(row),
         "no owner": f"{', '.join(row.strays)}: see `mesh job audit`" if row.strays else "",
         "attempt": f"{row.attempt}, {row.failures} failed, {row.preemptions} preempted",

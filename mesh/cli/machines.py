@@ -152,17 +152,24 @@ def _machine_lines(found: Sequence[HeldMachines]) -> Iterator[str]:
             one.name,
             f"{f'{one.slices} x ' if one.slices > 1 else ''}{one.accelerator}",
             one.zone,
-            one.pricing,
+            one.pricing or "-",
             one.phase,
             age(now - one.since) if one.since else "-",
-            f"{one.chip_hours:.1f}",
-            UNKNOWN_PRICE if one.cost is None else f"{one.cost:.2f}",
+            f"{one.chip_hours:.1f}" if one.pricing else "-",
+            _cost(one),
             one.state,
         ]
         for one in found
     ]
     head = ["job", "name", "machines", "zone", "pricing", "phase", "for", "chip-hours", "cost", "why"]
     yield from Table(head, width=columns(), dropped=["for", "pricing", "chip-hours"]).lines(rows)
+
+
+def _cost(one: HeldMachines) -> str:
+    """Return what machines have cost; "-" for hosts of a scheduler, which have no price."""
+    if not one.pricing:
+        return "-"
+    return UNKNOWN_PRICE if one.cost is None else f"{one.cost:.2f}"
 
 
 def _audit_lines(found: Sequence[Found], currency: str) -> Iterator[str]:

@@ -47,7 +47,7 @@ class Option(Generic[T]):
         ('host_grace', 'from_')
         """
         name = self.name.replace("-", "_")
-        return f"{name}_" if name in ("for", "from", "context") else name  # the last one is Invoke's own
+        return f"{name}_" if name in ("as", "for", "from", "context") else name  # the last one is Invoke's own
 
     @property
     def takes_value(self) -> bool:

@@ -85,6 +85,8 @@ class Given:
         fields = {option.field: self[option] for option in options_of(self.command) if option.field}
         if self[INTERACTIVE] and STDIN.name not in self._values:
             fields["stdin"] = "rank0"
+        if fields.get("pty"):
+            fields["stdin"] = "rank0"
         if STDIN.field in fields:
             fields["stdin_notice"] = STDIN.name not in self._values and not self[INTERACTIVE]
         return Options(**fields).checked()
@@ -96,23 +98,23 @@ def _as_tag(flag: str, text: str) -> tuple[str, ...]:
 
 SELECT = (  # commands that pick hosts of a cluster
     *("run", "exec", "repl", "setup", "push", "pull", "check"),
-    *("ps", "top", "clean", "forward"),
+    *("ps", "top", "clean", "forward", "notebook"),
 )
 STARTS = ("run", "exec")
 WITH_PROMPT = (*STARTS, "repl")
-NAMES_RUN = ("attach", "detach", "signal", "restart", "stop", "logs", "stacks")
-READS_RUN = (*NAMES_RUN, "report")  # the others ask hosts as well
-SHOWS = ("run", "exec", "attach", "logs", "job attach", "job logs")
-NARRATES = (*STARTS, "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
+NAMES_RUN = ("attach", "detach", "signal", "restart", "stop", "logs", "stacks", "debug")
+READS_RUN = (*NAMES_RUN, "report", "replay")  # the others ask hosts as well
+SHOWS = ("run", "exec", "replay", "attach", "logs", "job attach", "job logs")
+NARRATES = (*STARTS, "replay", "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
 MAKES_HOSTS = ("up", "down")
-SHOWS_PODS = ("pods show", "pods render")
+SHOWS_PODS = ("pods show", "pods render", "pods secret")
 NAMES_CLUSTER = ("ps", "pull", "forward", *MAKES_HOSTS, *SHOWS_PODS)  # commands that have no default cluster
 TAKES_CLUSTERS_FILE = (
-    *(*SELECT, *NAMES_RUN, "ssh", "config", "clusters"),
+    *(*SELECT, *NAMES_RUN, "replay", "bisect", "ssh", "config", "clusters"),
     *(*MAKES_HOSTS, *SHOWS_PODS, "job submit", "jobman create"),
 )
 READS_LOGS = ("logs", "job logs")
-WITH_RANKS = (*READS_LOGS, "signal", "restart", "stacks")
+WITH_RANKS = (*READS_LOGS, "signal", "restart", "stacks", "debug")
 
 CLUSTER = text(
     "cluster",
@@ -187,7 +189,7 @@ MASTER_PORT = Option(
 )
 ENV: Option[Mapping[str, str]] = Option(
     "env",
-    (*WITH_PROMPT, "again"),
+    (*WITH_PROMPT, "again", "replay", "bisect"),
     RANKS,
     "NAME=VALUE",
     "a variable for every rank; repeatable",
@@ -248,7 +250,9 @@ COLOR = text(
 )
 QUIET = switch("quiet", NARRATES, OUTPUT, "show output and errors alone", short="-q")
 VERBOSE = switch("verbose", NARRATES, OUTPUT, "show each step of all hosts with its time", short="-v")
-JSON = switch("json", (*STARTS, "setup", "push", "pull", "attach", "mad"), OUTPUT, "print events as JSON lines")
+JSON = switch(
+    "json", (*STARTS, "replay", "setup", "push", "pull", "attach", "mad"), OUTPUT, "print events as JSON lines"
+)
 JSON_LIST = switch(
     "json", ("check", "ps", "top", "clean", "clusters", "stacks", "config"), OUTPUT, "print what was found as JSON"
 )

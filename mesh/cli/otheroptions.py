@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mesh.cli import userpodoptions
 from mesh.cli.option import (
     COMMAND,
     ENDS,
@@ -93,20 +94,34 @@ TLAUNCH_BASIC = ("tlaunchrun basic",)
 TLAUNCH = (*TLAUNCH_BASIC, "tlaunchrun torchrun", "tlaunchrun deepspeed")
 TLAUNCH_CLUSTER = text("cluster", TLAUNCH, HOSTS, "CLUSTER", "a cluster, or some of its hosts", is_place=True)
 TLAUNCH_NAME = text("lpjob_name", TLAUNCH, COMMAND, "NAME", "name of the run")
-TLAUNCH_GPU = Option("gpu", TLAUNCH, RANKS, "N", "processes on each host, one for each GPU", read_number, None)
+TLAUNCH_GPU = Option("gpu", TLAUNCH, RANKS, "N", "processes on each host, or GPUs of each pod", read_number, None)
 TLAUNCH_TRAINERS = Option(
     "num_trainer", TLAUNCH_BASIC, RANKS, "N", "number of trainers on all hosts together", read_number, None
 )
 TLAUNCH_SHARE = text(
-    "set_share_file", TLAUNCH_BASIC, FILES, "PATH", "add --share_file PATH; all hosts must share its directory"
+    "set_share_file", TLAUNCH_BASIC, FILES, "PATH", "add --share_file PATH; with --image no PATH is needed"
 )
 TLAUNCH_SAVE = switch("set_save_path", TLAUNCH, FILES, "add --save_path models/NAME")
 TLAUNCH_CHECKPOINT = switch("set_checkpoint_path", TLAUNCH, FILES, "add --checkpoint_path models/last.tar.gz")
-REFUSED_HELP = "refused: only for Kubernetes"
-TLAUNCH_REFUSED = tuple(
-    text(name, TLAUNCH, OTHER, "TEXT", REFUSED_HELP)
-    for name in ("namespace", "image", "image_pull_policy", "gpu_memory", "gpu_cores")
+TLAUNCH_NODES = Option("nnodes", TLAUNCH[1:2], HOSTS, "N", "hosts, or pods (default: all, or 1)", read_number, None)
+TLAUNCH_NPROC = Option(
+    "nproc_per_node", TLAUNCH[1:2], RANKS, "N", "on each (default: that of --gpu)", read_number, None
+)
+TLAUNCH_NUM_NODES = Option(
+    "num_nodes", TLAUNCH[2:], HOSTS, "N", "hosts, or pods (default: all, or 1)", read_number, None
+)
+TLAUNCH_NUM_GPUS = Option("num_gpus", TLAUNCH[2:], RANKS, "N", "on each (default: that of --gpu)", read_number, None)
+TLAUNCH_IMAGE = text("image", TLAUNCH, HOSTS, "IMAGE", "run in new pods with it; then no cluster is named")
+TLAUNCH_DRY = switch("dry-run", TLAUNCH, OTHER, "print the objects and the words, and do nothing")
+TLAUNCH_PODS = tuple(
+    text(name, TLAUNCH, HOSTS, "TEXT", f"with --image: {about}")
+    for name, about in (
+        ("namespace", "that of the pods"),
+        ("image_pull_policy", "Always, IfNotPresent or Never"),
+        ("gpu_memory", "part of each GPU, by gpu_share: in mesh.yaml"),
+        ("gpu_cores", "part of each GPU, by gpu_share: in mesh.yaml"),
+    )
 )
 
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]
-TABLE += TLAUNCH_REFUSED
+TABLE += [*TLAUNCH_PODS, *userpodoptions.TABLE]

@@ -10,6 +10,8 @@ from mesh import __version__
 # Each makes its functions commands; the help lists them in this order.
 from mesh.cli import (  # noqa: F401
     again,
+    bisect,
+    debugging,
     execution,
     forwarding,
     inspection,
@@ -18,12 +20,15 @@ from mesh.cli import (  # noqa: F401
     jobsetup,
     jobstorage,
     machines,
+    notebook,
     others,
     othersjobman,
     otherstlaunch,
     pages,
     pods,
+    podusers,
     repl,
+    replay,
     runs,
     serve,
     shells,
@@ -76,6 +81,7 @@ def status(arguments: Sequence[str]) -> int:
         if not rest or rest[0] in HELP:
             show(family_overview(name))
             return 0
+        rest = otherstlaunch.ordered(rest) if name == otherstlaunch.FAMILY else rest
         name, rest = f"{name} {rest[0]}", rest[1:]
     if name not in COMMANDS:
         from mesh.cli.habits import unknown_command, unknown_verb  # only for mistakes

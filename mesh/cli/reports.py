@@ -76,8 +76,16 @@ def table(reports: Sequence[HostReport], width: int = 0, paint: Paint | None = N
         yield f"workspaces on {few(hosts)}: {told}"
     from mesh.core.findings import explain
 
+    yield from _not_tried(reports)
     for lines in explain({report.host: report.findings for report in reports}):
         yield from ("", *lines)
+
+
+def _not_tried(reports: Sequence[HostReport]) -> Iterator[str]:
+    """Yield a line for each property that could not be checked, where its source has the reason."""
+    findings = [one for report in reports for one in report.findings if one.verdict.value == "unknown" and one.told]
+    for name, told in dict.fromkeys((one.name, one.told) for one in findings):
+        yield f"not checked: {name}: {told}"
 
 
 def _set_up(reports: Sequence[HostReport]) -> Iterator[str]:

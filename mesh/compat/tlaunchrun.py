@@ -1,13 +1,17 @@
-"""TLaunch's ``tlaunchrun`` for hosts over SSH: basic, torchrun and deepspeed jobs as runs of mesh."""
+"""TLaunch's ``tlaunchrun``: basic, torchrun and deepspeed jobs as runs, on hosts of a cluster or in new pods."""
 
 from __future__ import annotations
 
 import posixpath
 import uuid
+from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mesh import api
+from mesh.compat import tlaunchpods
+from mesh.compat.tlaunchpods import PodPaths, PodRequest
 from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError
 
@@ -21,7 +25,9 @@ CHECKPOINT_PATH = f"{MODELS_DIRECTORY}/last.tar.gz"
 WRITE = ': >"$1/.mesh-$2-$RANK"'
 LOOK_SCRIPT = 'set -- "$1/.mesh-$2-"*; [ $# -eq "$WORLD_SIZE" ]'
 REMOVE = 'rm -f "$1/.mesh-$2-"*'
-KUBERNETES = "belongs to Kubernetes; mesh starts jobs on hosts over SSH"
+KUBERNETES = "belongs to Kubernetes, and needs --image"
+AUTO = "auto"  # in the place of the path of a shared file: pods have a place for it
+PYTHON, PYTHON_ENDING = "python3", ".py"
 
 
 class TLaunchJob(Struct, frozen=True, kw_only=True):
@@ -36,14 +42,45 @@ class TLaunchJob(Struct, frozen=True, kw_only=True):
     share_file: str = ""  # a path in a directory that is the same on all hosts; "": none
     set_save_path: bool = False
     set_checkpoint_path: bool = False
+    nodes: int = 0  # hosts of torchrun or deepspeed; 0: all of the cluster, or one pod
+    pods: PodRequest | None = None  # that are made for the job; None: it runs on the cluster
 
 
 def tlaunchrun(job: TLaunchJob, *, output: str = "all") -> api.RunResult:
-    """Run a job on the hosts of its cluster. Raises UsageError; whatever goes wrong later is in the result."""
+    """Run a job on the hosts of its cluster, or in pods. Raises UsageError; the rest is in the result."""
+    if job.pods is not None:
+        words, options, paths = pod_run(job)
+        return tlaunchpods.run_in_pods(job.name, words, options, job.pods, paths.save)
     options = options_of(job, _host_count(job))
     if job.share_file:
         _check_shared(job)
     return api.run(words_of(job), cluster=job.cluster, options=options, output=output)
+
+
+def shown(job: TLaunchJob) -> Iterator[str]:
+    """Yield the lines of --dry-run. Raises UsageError, and MeshError if hosts cannot be found."""
+    if job.pods is not None:
+        words, options, _ = pod_run(job)
+        yield from tlaunchpods.shown(job.name, words, options, job.pods)
+    else:
+        yield from api.plan(words_of(job), cluster=job.cluster, options=options_of(job, _host_count(job)))
+
+
+def pod_run(job: TLaunchJob) -> tuple[tuple[str, ...], Options, PodPaths]:
+    """Return the words that every rank runs in pods, the options of the run, and the paths among the words."""
+    given = replace(job, share_file="", gpu=0, num_trainer=0)
+    options = options_of(given, 0)
+    nproc = 1 if job.method == BASIC else job.gpu or 1
+    paths = tlaunchpods.paths_of(
+        job.name,
+        tlaunchpods.home_here(),
+        saves=job.set_save_path,
+        checkpoints=job.set_checkpoint_path,
+        shares=job.share_file == AUTO,
+    )
+    if job.share_file and job.share_file != AUTO:
+        paths = replace(paths, share_file=job.share_file)
+    return _words(job, paths), tlaunchpods.with_pods(options, nproc), paths
 
 
 def options_of(job: TLaunchJob, hosts: int) -> Options:
@@ -73,23 +110,40 @@ def words_of(job: TLaunchJob) -> tuple[str, ...]:
     >>> words_of(TLaunchJob(method="torchrun", cluster="", command=("train.py",), name="r", set_save_path=True))
     ('train.py', '--save_path', 'models/r')
     """
+    save = f"{MODELS_DIRECTORY}/{job.name or 'lpjob'}" if job.set_save_path else ""
+    checkpoint = CHECKPOINT_PATH if job.set_checkpoint_path else ""
+    return _words(job, PodPaths(save=save, checkpoint=checkpoint, share_file=job.share_file))
+
+
+def _words(job: TLaunchJob, paths: PodPaths) -> tuple[str, ...]:
     own: list[str] = []
-    if job.share_file:
-        own += ["--share_file", job.share_file]
-    if job.set_save_path:
-        own += ["--save_path", f"{MODELS_DIRECTORY}/{job.name or 'lpjob'}"]
-    if job.set_checkpoint_path:
-        own += ["--checkpoint_path", CHECKPOINT_PATH]
+    for option, path in (
+        ("--share_file", paths.share_file),
+        ("--save_path", paths.save),
+        ("--checkpoint_path", paths.checkpoint),
+    ):
+        own += [option, path] if path else []
     words = (*job.command, *own)
-    return ("sh", "-c", RANK_WORDS, "sh", *words) if job.method == BASIC else words
+    if job.method != BASIC:
+        return words
+    first = (PYTHON,) if words[0].endswith(PYTHON_ENDING) else ()
+    return ("sh", "-c", RANK_WORDS, "sh", *first, *words)
 
 
 def _host_count(job: TLaunchJob) -> int:
-    """Return the number of hosts, where the number of trainers depends on it."""
+    """Return the number of hosts, where the number of trainers or of nodes depends on it. Raises UsageError."""
+    found = _hosts(job) if job.num_trainer or job.nodes else 0
+    if job.nodes and job.nodes != found:
+        hint = f"{job.cluster}:0-{job.nodes - 1} has that many" if job.nodes < found else "mesh clusters"
+        raise UsageError(f"{job.nodes} nodes: {job.cluster or 'the cluster'} has {found} hosts", hint=hint)
+    return found
+
+
+def _hosts(job: TLaunchJob) -> int:
     from mesh.api.choosing import choose_cluster
     from mesh.hosts.interfaces import Purpose
 
-    return len(choose_cluster(job.cluster, Options(), "", purpose=Purpose.PLAN).hosts) if job.num_trainer else 0
+    return len(choose_cluster(job.cluster, Options(), "", purpose=Purpose.PLAN).hosts)
 
 
 def _check_shared(job: TLaunchJob) -> None:
@@ -122,4 +176,4 @@ def _hint() -> str:
 
 def refuse(name: str) -> None:
     """Raise UsageError for an argument that only Kubernetes has."""
-    raise UsageError(f"--{name} {KUBERNETES}", hint="leave it out; --gpu N gives each host N processes with a GPU each")
+    raise UsageError(f"--{name} {KUBERNETES}", hint="--image IMAGE makes pods, and then no cluster is named")

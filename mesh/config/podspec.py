@@ -13,6 +13,7 @@ from yaml.constructor import SafeConstructor
 from yaml.nodes import MappingNode, Node, SequenceNode
 
 from mesh.config import yamlfile
+from mesh.config.podcode import Code, read_code
 from mesh.config.section import Section
 from mesh.core.cluster import Source
 
@@ -20,6 +21,7 @@ MADE_KEYS = (
     "context",
     "namespace",
     "nodes",
+    "slices",
     "image",
     "resources",
     "hold",
@@ -27,6 +29,7 @@ MADE_KEYS = (
     "switchboard_from",
     "gang",
     "queue",
+    "source",
     "node_selector",
     "tolerations",
     "volumes",
@@ -106,6 +109,7 @@ class PodTemplate(Struct, frozen=True, kw_only=True):
     env: Mapping[str, str] = {}
     gang: str = ""  # one of GANGS: binds pods to nodes all at once; "": none
     queue: str = ""  # of the gang's scheduler; "": its default one
+    source: Code | None = None  # where pods fetch the workspace; None: mesh sends it
     pod: Plain = {}  # fields of a pod spec, merged last
 
 
@@ -124,12 +128,14 @@ class MadePods(Source, frozen=True, kw_only=True):
 
     template: PodTemplate  # of pods without a group
     nodes: int = 1  # in all groups
+    slices: int = 1  # parts of the pods with as many pods each
     groups: tuple[PodGroup, ...] = ()  # in the order of their pods; (): all pods are alike
     context: str = ""  # as in Pods
     namespace: str = ""
     hold: float = DEFAULT_HOLD_S  # seconds that idle pods wait for the next command
     start_timeout: float = DEFAULT_START_S  # seconds until all pods run
     switchboard_from: int = DEFAULT_SWITCHBOARD_FROM  # pods, from which on a switchboard carries their streams
+    archive: bytes = b""  # of the workspace, for a ConfigMap; b"": none
     place: str = ""  # as in Pods
 
     @property
@@ -170,9 +176,14 @@ def read_made(section: Section, place: str = "") -> MadePods:
     for key, value in (("hold", hold), ("start_timeout", start)):
         if not math.isfinite(value):
             section.unexpected(key, "a time, as 10m")
+    nodes = sum(group.nodes for group in groups) or section.integer("nodes", 1, 1, PODS_MAX)
+    slices = section.integer("slices", 1, 1, PODS_MAX)
+    if slices and nodes % slices:
+        section.add("slices", f"expected a divisor of nodes: {nodes}, found {slices}")
     return MadePods(
         template=template,
-        nodes=sum(group.nodes for group in groups) or section.integer("nodes", 1, 1, PODS_MAX),
+        nodes=nodes,
+        slices=slices,
         groups=groups,
         context=section.text("context", "a context of kubeconfig"),
         namespace=name_of(section, "namespace"),
@@ -246,6 +257,15 @@ def _queue(section: Section, key: str) -> str:
 def is_name(text: str) -> bool:
     """Return True for a name that objects of Kubernetes may have everywhere."""
     return len(text) <= NAME_CHARACTERS and bool(_NAME.fullmatch(text))
+
+
+def is_quantity(text: str) -> bool:
+    """Return True for a quantity of Kubernetes.
+
+    >>> is_quantity("64Gi"), is_quantity("many")
+    (True, False)
+    """
+    return bool(_QUANTITY.fullmatch(text))
 
 
 def name_of(section: Section, key: str) -> str:
@@ -355,5 +375,6 @@ _READERS: Mapping[str, Callable[[Section, str], object]] = {
     "env": lambda section, key: section.environment(key),
     "gang": _gang,
     "queue": _queue,
+    "source": read_code,
     "pod": _mapping,
 }

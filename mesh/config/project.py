@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from mesh.config import yamlfile
+from mesh.config.gpushare import GpuShare, read_gpu_share
 from mesh.config.modules import SECTIONS, Modules, is_environment, read_modules
 from mesh.config.notify import read_notify
 from mesh.config.programpart import NodePlace, read_program
@@ -24,8 +25,9 @@ from mesh.core.run import DEFAULT_GRACE, DEFAULT_LOGS, DEFAULT_SPOOL, PrerunEntr
 FILE = "mesh.yaml"
 _TIMES = ("grace", "hang_watch")
 KEYS = (
-    *("commands", "ignore", "include_git", "prerun", "env", "pass", "secret"),
+    *("commands", "ignore", "include_git", "keep_tree", "prerun", "env", "pass", "secret"),
     *("workspace", "default", *_TIMES, "spool", "logs", "notify", "modules", "program"),
+    *("gpu_share",),
     *SECTIONS,
 )
 COMMAND_KEYS = ("run", "unless", "sudo")
@@ -87,6 +89,9 @@ secret:
 # program:
 #   actor: {on: "tpu-[1-3]", gpus: 1}
 
+# Resources by which a plug-in of Kubernetes shares GPUs (docs/launchpad.md).
+# gpu_share: {memory: nvidia.com/gpumem, cores: nvidia.com/gpucores}
+
 # Another directory to send, relative to this file.
 # workspace: .
 
@@ -116,12 +121,14 @@ class Project(Struct, frozen=True, kw_only=True):
     ignore: tuple[str, ...] = ()
     ignore_places: tuple[str, ...] = ()  # FILE:LINE of each
     include_git: bool = False  # .git belongs to the workspace
+    keep_tree: bool = False  # each run keeps the contents of its workspace on this machine
     prerun: tuple[PrerunEntry, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     passed: tuple[str, ...] = ()  # patterns of local variables to hand on
     secret: tuple[str, ...] = ()  # the same, and the values are masked
     notify: tuple[Notification, ...] = ()  # at the end of a run
     program: Mapping[str, NodePlace] = field(default_factory=dict)  # places of nodes, by label
+    gpu_share: GpuShare = GpuShare()  # resources of GPUs in pods
     modules: Modules = Modules()  # of hosts, and the environment of the command
     grace: float = DEFAULT_GRACE  # seconds
     hang_watch: float | None = None  # seconds; None: not in the file
@@ -165,12 +172,14 @@ def _read(path: Path) -> Project:
         ignore=(*lists["ignore"], *modules.unsent),
         ignore_places=(*_places(path, keys, problems), *(str(path) for _ in modules.unsent)),
         include_git="include_git" in keys and yamlfile.flag(keys["include_git"][1], "include_git", problems),
+        keep_tree="keep_tree" in keys and yamlfile.flag(keys["keep_tree"][1], "keep_tree", problems),
         prerun=_prerun(keys, problems),
         env=_env(keys, problems),
         passed=lists["pass"],
         secret=lists["secret"],
         notify=read_notify(keys["notify"][1], problems) if "notify" in keys else (),
         program=read_program(keys["program"][1], problems) if "program" in keys else {},
+        gpu_share=read_gpu_share(keys["gpu_share"][1], problems) if "gpu_share" in keys else GpuShare(),
         modules=modules,
         grace=_time(keys, "grace", DEFAULT_GRACE, problems) or 0.0,
         hang_watch=_time(keys, "hang_watch", None, problems),

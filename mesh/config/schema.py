@@ -6,15 +6,15 @@ A value that a reader takes is valid by the schema. The reader refuses more, suc
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping
 
 from mesh.config import (
     clusters,
+    gpushare,
     kubernetes,
     modules,
     notify,
-    podspec,
+    podschema,
     ports,
     programpart,
     project,
@@ -27,50 +27,24 @@ from mesh.config import (
 )
 from mesh.config.hosts import USER
 from mesh.config.settings import DURATION
+from mesh.config.shapes import (
+    FLAG,
+    NOTHING,
+    SCALAR,
+    SECONDS,
+    TEXT,
+    Schema,
+    about,
+    any_of,
+    items,
+    keyed,
+    matching,
+    texts,
+)
 from mesh.core.cluster import LONGEST_KEEP, HostKeys
 from mesh.core.tpu import Pricing, Provision, Recreate
 
-Schema: TypeAlias = dict[str, object]
-
 DIALECT = "http://json-schema.org/draft-07/schema#"  # the newest one that editors' YAML support reads whole
-TEXT: Schema = {"type": "string", "minLength": 1}
-FLAG: Schema = {"type": "boolean"}
-NOTHING: Schema = {"type": "null"}
-SCALAR: Schema = {"type": ["string", "number", "boolean"]}
-SECONDS: Schema = {"type": "number", "minimum": 0}
-
-
-def about(text: str, shape: Schema) -> Schema:
-    """Return a shape with the text that an editor shows for it."""
-    return {"description": text, **shape}
-
-
-def matching(pattern: str) -> Schema:
-    """Return the shape of texts that a pattern matches as a whole."""
-    return {"type": "string", "pattern": f"^(?:{pattern})$"}
-
-
-def any_of(*shapes: Schema) -> Schema:
-    return {"anyOf": list(shapes)}
-
-
-def items(shape: Schema, *, least: int = 0) -> Schema:
-    """Return the shape of a list."""
-    return {"type": "array", "items": shape, **({"minItems": least} if least else {})}
-
-
-def texts() -> Schema:
-    return any_of(items(TEXT), NOTHING)
-
-
-def keyed(keys: Sequence[str], shapes: Mapping[str, Schema], required: Sequence[str] = ()) -> Schema:
-    """Return the shape of a mapping with these keys and no others. Raises KeyError for a key without a shape."""
-    made: Schema = {
-        "type": "object",
-        "additionalProperties": False,
-        "properties": {key: shapes[key] for key in keys},
-    }
-    return {**made, "required": list(required)} if required else made
 
 
 def size() -> Schema:
@@ -148,6 +122,7 @@ def project_shapes() -> dict[str, Schema]:
         "commands": about("once per machine, by `mesh setup CLUSTER`", any_of(items(command), NOTHING)),
         "ignore": about("files that are not sent, by git's rules", texts()),
         "include_git": about("send .git as well", FLAG),
+        "keep_tree": about("keep the contents of each run's workspace here, for mesh replay", FLAG),
         "prerun": about("before each run, in one bash session per host", any_of(items(entry), NOTHING)),
         "env": about(
             "variables for every rank, or its environment: uv, venv, conda, docker",
@@ -160,6 +135,10 @@ def project_shapes() -> dict[str, Schema]:
         "program": about(
             "where nodes of programs run, by label",
             any_of({"type": "object", "additionalProperties": keyed(programpart.LABEL_KEYS, node)}, NOTHING),
+        ),
+        "gpu_share": about(
+            "resources by which pods share GPUs",
+            any_of(keyed(gpushare.KEYS, dict.fromkeys(gpushare.KEYS, TEXT)), NOTHING),
         ),
         "notify": about("at the end of a run", any_of(notification, items(notification), NOTHING)),
         "workspace": about("another directory to send, relative to this file", TEXT),
@@ -252,45 +231,7 @@ def kubernetes_schema() -> Schema:
         "container": about("of each pod (default: the only one)", name),
         "order": about("index, or name: how pods become ranks", {"enum": list(kubernetes.ORDERS)}),
     }
-    return any_of(keyed(kubernetes.EXISTING_KEYS, shapes, ["selector"]), made_pods_schema())
-
-
-def made_pods_schema() -> Schema:
-    """Return the shape of ``kubernetes:`` with pods that mesh makes."""
-    values: Schema = {"type": "object", "additionalProperties": SCALAR}
-    fields: Schema = {"type": "object"}
-    span: Schema = {"type": ["string", "number"]}
-    shapes: dict[str, Schema] = {
-        "context": about("of kubeconfig (default: its current one)", SCALAR),
-        "namespace": about("of the pods (default: the context's)", SCALAR),
-        "nodes": about("how many pods (1)", {"type": "integer", "minimum": 1, "maximum": podspec.PODS_MAX}),
-        "image": about("an image with Python 3.8 or later", SCALAR),
-        "resources": about("quantities, or requests: and limits:", fields),
-        "hold": about("how long idle pods wait for the next command (10m)", span),
-        "start_timeout": about("time for all pods to run; else all are deleted (10m)", span),
-        "switchboard_from": about(
-            "how many pods make one stream carry those of all (64)",
-            {"type": "integer", "minimum": 2, "maximum": podspec.PODS_MAX + 1},
-        ),
-        "gang": about("binds all pods to nodes at once, or none (none)", {"enum": list(podspec.GANGS)}),
-        "queue": about("of the gang's scheduler", SCALAR),
-        "node_selector": about("labels of the nodes", values),
-        "tolerations": about("as in a pod spec", items(fields)),
-        "volumes": about("claim, host_path, empty_dir, secret, config_map or nfs; path, read_only", items(fields)),
-        "shm": about("size of /dev/shm", SCALAR),
-        "service_account": about("the service account whose token the pods get", SCALAR),
-        "priority_class": about("of the pods", SCALAR),
-        "image_pull_secrets": about("Secrets with the registry's credentials", items(SCALAR)),
-        "labels": about("more labels of the pods", values),
-        "annotations": about("annotations of the pods", values),
-        "env": about("variables of the container", values),
-        "pod": about("more fields of the pod spec, merged last", fields),
-    }
-    group = keyed(podspec.GROUP_KEYS, shapes)
-    names = matching(f"[a-z0-9]([-a-z0-9]{{0,{podspec.GROUP_NAME_CHARACTERS - 2}}}[a-z0-9])?")
-    groups: Schema = {"type": "object", "minProperties": 1, "propertyNames": names, "additionalProperties": group}
-    shapes["groups"] = about("pods that are made in several ways, by group; a key replaces that beside groups:", groups)
-    return {**keyed(podspec.MADE_KEYS, shapes), "anyOf": [{"required": ["image"]}, {"required": ["groups"]}]}
+    return any_of(keyed(kubernetes.EXISTING_KEYS, shapes, ["selector"]), podschema.made_pods_schema())
 
 
 def slurm_schema() -> Schema:

@@ -83,6 +83,8 @@ class Options(RuleOptions, frozen=True, kw_only=True):
     stacks_on_timeout: bool = False  # show all stacks before the timeout ends the run
     hang_watch: float | None = None  # without output, after which stacks are taken (300 on a terminal, else 0: never)
     detach: bool = False  # leave once the ranks have started: the hosts keep the run by themselves
+    retries: int = 0  # how often the command may be tried again
+    retry_on: tuple[int, ...] = ()  # exit statuses after which it is; (): RETRY_STATUSES
     name: str = ""  # of the run, for every command that takes a run
     tags: tuple[str, ...] = ()  # of the run
     forward: tuple[Forwarded, ...] = ()  # ports of the hosts that this machine reaches during the run
@@ -104,6 +106,14 @@ class Options(RuleOptions, frozen=True, kw_only=True):
         if self.detach and self.stdin != "none":
             hint = "leave out -i or --stdin"
             raise UsageError("--detach leaves, so that there is no standard input to give", hint=hint)
+        if self.pty and (self.detach or self.roles):
+            other = "--detach" if self.detach else "--role"
+            raise UsageError(f"--pty gives rank 0 your terminal: leave out {other}", hint="mesh run --pty pod COMMAND")
+        if self.debug and (self.detach or self.pty or self.stdin != "none"):
+            other = "--detach" if self.detach else "--pty" if self.pty else "-i or --stdin"
+            raise UsageError(
+                f"--debug has your terminal for pdb: leave out {other}", hint="mesh run --debug pod COMMAND"
+            )
         if self.detach and self.forward:
             hint = "mesh forward CLUSTER PORT"
             raise UsageError("--forward needs a client that is there, and --detach leaves", hint=hint)
@@ -204,6 +214,7 @@ def run_spec(project: Project, options: Options, command: Sequence[str], run: st
     command: the words for execve
     run: the id of the run
     """
+    _check_types(options)
     environ = client.environ
     if any(not isinstance(word, str) or "\0" in word for word in command):
         raise UsageError("the words of a command are texts without zero bytes")
@@ -235,6 +246,7 @@ def run_spec(project: Project, options: Options, command: Sequence[str], run: st
         rules=replace(rules, **{name: getattr(options, name) for name in RuleOptions.__struct_fields__}),
         ignore=project.ignore,
         include_git=project.include_git,
+        keep_tree=project.keep_tree,
         prerun=project.prerun,
         force=options.prerun,
         launcher=launcher,

@@ -32,9 +32,9 @@ TEXTS = ("nodelist", "partition", "account", "qos", "reservation", "constraint",
 NUMBERS = ("nodes", "cpus_per_task")
 REQUEST_KEYS = (*NUMBERS, *TEXTS, "gpus_per_node", "mem", "time", "comment", "exclusive", "extra")
 TIMES = ("hold", "start_timeout")
-MADE_KEYS = (*REQUEST_KEYS, *TIMES, "warn", "local")
+MADE_KEYS = (*REQUEST_KEYS, *TIMES, "warn", "local", "reach")
 EXISTING_KEYS = ("jobid", "hold", "warn", "reach")
-ALL_KEYS = (*MADE_KEYS, "jobid", "reach")
+ALL_KEYS = (*MADE_KEYS, "jobid")
 FLAGS = ("exclusive", "local")
 SSH, SWITCHBOARD = "ssh", "switchboard"  # values of `reach`
 INSTEAD = ("hosts", "slices")  # keys that list hosts
@@ -89,6 +89,8 @@ class MadeAllocation(Source, frozen=True, kw_only=True):
     warn: Warn | None = None
     login: Host | None = None  # as in Allocation
     local: bool = False  # mesh's directory is on each node, and goes with the allocation
+    is_by_ssh: bool = False  # nodes are reached by SSH; the programs of the step only watch
+    like: Host | None = None  # user and key of the nodes then
     place: str = ""
 
     @property
@@ -133,8 +135,6 @@ def read(cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, proble
         found = Allocation(job=job, hold=_hold(section), warn=_warn(section), login=login, place=place)
         return replace(found, is_by_ssh=by_ssh, like=like)
     section = Section(node, where, ALL_KEYS, problems, "a mapping with nodes: or jobid:")
-    if "reach" in section:
-        section.add("reach", "has a meaning beside jobid: alone (an allocation that is there)")
     if "local" in section and "remote_dir" in cluster:
         section.add("local", "has remote_dir: beside it; one of the two names mesh's directory")
     request = _request(section)
@@ -152,6 +152,8 @@ def read(cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, proble
         start_timeout=start,
         warn=_warn(section),
         login=login,
+        is_by_ssh=_is_by_ssh(section),
+        like=like,
         place=place,
     )
 
@@ -181,7 +183,7 @@ def overridden(cluster: Cluster, nodes: int, changes: Mapping[str, str]) -> Clus
                 raise UsageError(f"{place}: expected {problem}, found {value!r}")
             request[key] = value
         else:
-            near = did_you_mean(key, [one for one in MADE_KEYS if one not in ("extra", "warn")])
+            near = did_you_mean(key, [one for one in MADE_KEYS if one not in ("extra", "warn", "reach")])
             raise UsageError(f"--slurm: no key {key!r}{near}", hint="mesh run --slurm partition=debug CLUSTER COMMAND")
     return replace(cluster, source=replace(source, request=request, **flags, **times))
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeAlias
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import asdict
 from yaml.nodes import MappingNode, Node, SequenceNode
 
 from mesh.config import clusters, yamlfile
@@ -65,6 +66,7 @@ PROJECT_VALUES: Mapping[str, Shown] = {
     "commands": lambda project: _joined(one.run for one in project.commands),
     "ignore": lambda project: _joined(project.ignore),
     "include_git": lambda project: _flag(project.include_git),
+    "keep_tree": lambda project: _flag(project.keep_tree),
     "prerun": lambda project: _joined(one.run for one in project.prerun),
     "pass": lambda project: _joined(project.passed),
     "secret": lambda project: _joined(project.secret),
@@ -75,6 +77,7 @@ PROJECT_VALUES: Mapping[str, Shown] = {
     **{name: partial(_section, name=name) for name in SECTIONS},
     "notify": lambda project: _joined(map(_notification, project.notify)),
     "program": lambda project: _joined(map(_nodes, project.program.items())),
+    "gpu_share": lambda project: _joined(f"{key}: {name}" for key, name in asdict(project.gpu_share).items() if name),
 }
 
 

@@ -111,6 +111,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     parts: tuple[Cluster, ...] = ()  # the clusters that it was joined from; (): it was not
     note: str = ""  # how its hosts were found, for people
     workspace: str = ""  # the directory on hosts of the job that has them; "": that of the user's project
+    fetched: str = ""  # where its hosts have got `workspace` from by themselves, for people; "": mesh sends it
     workspace_links: bool = False  # a workspace on a host may be a symbolic link
     # Seconds for each try to connect and log in, and then for the login to start the agent; 0: the defaults of each.
     connect_timeout: float = 0.0

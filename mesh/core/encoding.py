@@ -37,6 +37,7 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
             yield _host("connected", event, placement)
         case Synced(files=files, bytes=size, seconds=seconds):
             tree = {"tree": event.tree} if event.tree else {}
+            tree |= {"source": event.source} if event.source else {}
             yield {**_host("synced", event, placement), "files": files, "bytes": size, "seconds": seconds, **tree}
         case PrerunDecided(entry=entry, why=why):
             yield {**_host("prerun_entry", event, placement), "entry": entry, "skipped": not why, "why": why}

@@ -90,13 +90,14 @@ class Busy(HostEvent, frozen=True, kw_only=True):
 
 
 class Synced(HostEvent, frozen=True, kw_only=True):
-    """The workspace on the host equals the local one."""
+    """The workspace on the host equals the local one, or was fetched by the host itself."""
 
     files: int
     bytes: int  # sent from here to this host
     seconds: float  # from the first byte sent to the last file in place
     tree: str = ""  # the tree hash of the workspace on the host now
     attempt: int = 0  # as in Lacks
+    source: str = ""  # where the host has got it from by itself, for people; "": it was sent
 
 
 class Lacks(HostEvent, frozen=True, kw_only=True):

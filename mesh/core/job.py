@@ -10,6 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from mesh.core.cluster import Cluster
 from mesh.core.module import Described
 from mesh.core.notify import Moment
 from mesh.core.run import DEFAULT_GRACE, Launch, PrerunEntry, Seconds
@@ -49,6 +50,16 @@ class Candidate(Struct, frozen=True, kw_only=True):
     key: str
 
 
+class CarrierSpec(Struct, frozen=True, kw_only=True):
+    """Hosts that a scheduler gives: pods that are made for the job, or the nodes of an allocation of its own."""
+
+    cluster: Cluster  # as cluster.yaml had it at submit, without hosts and source
+    source: Mapping[str, object]  # the fields of its source
+    nodes: int = 0  # 0: only the scheduler has the number
+    start_timeout: Seconds = 0.0  # from the end of the wait in the scheduler's queue until every host is there
+    asked: str = ""  # what is asked for, for people
+
+
 class MachinesSpec(Struct, frozen=True, kw_only=True):
     """The machines that a job asks for: hosts that are there, or machines that a maker makes."""
 
@@ -60,6 +71,7 @@ class MachinesSpec(Struct, frozen=True, kw_only=True):
     pool: str = ""  # of a maker: the quota that its machines use
     units: int = 0  # of a maker: how much of the quota
     tpu: TpuSpec | None = None  # of the maker "tpu": what it makes
+    carrier: CarrierSpec | None = None  # of the makers "kubernetes" and "slurm"
     login: str = ""  # the user to log in as where the hosts' cluster names none; "": as elsewhere
     login_key: str = ""  # the path of a private key, where the hosts' cluster names none
 

@@ -11,6 +11,11 @@ def runs_directory(environ: Mapping[str, str]) -> Path:
     return _base(environ, "XDG_STATE_HOME", ".local/state") / "mesh" / "runs"
 
 
+def kept_trees_directory(environ: Mapping[str, str]) -> Path:
+    """Return the directory that holds the contents of workspaces of runs, below XDG_STATE_HOME."""
+    return _base(environ, "XDG_STATE_HOME", ".local/state") / "mesh" / "kept"
+
+
 def jobs_directory(environ: Mapping[str, str]) -> Path:
     """Return the directory that holds jobs, their store and their snapshots: MESH_STORE, else below XDG_STATE_HOME."""
     if environ.get("MESH_STORE", "").startswith("/"):

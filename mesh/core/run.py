@@ -95,6 +95,8 @@ class RuleOptions(Struct, frozen=True, kw_only=True):
 
     keep_going: bool = False  # a failed rank does not stop the others
     stdin: str = "none"  # ranks that get the client's standard input: "none", "rank0" or "all"
+    pty: bool = False  # rank 0 has a terminal, which is ours
+    debug: bool = False  # a rank stops at breakpoint() and at an exception, and waits for us
     slurm_env: bool = False  # ranks get Slurm's variables, as if srun had started each of them
 
 
@@ -171,6 +173,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     undo: bool = False  # they are undone
     ignore: tuple[str, ...] = ()  # patterns of mesh.yaml: git's rules, relative to the workspace
     include_git: bool = False  # .git belongs to the workspace
+    keep_tree: bool = False  # the contents of the workspace stay on this machine, for ``mesh replay``
     as_is: bool = False  # the workspace is a snapshot: all of it is sent, and no ignore file is read
     prerun: tuple[PrerunEntry, ...] = ()  # run in one bash session per host
     launcher: Launch = Launch.NONE  # starts the processes; it is then the only rank of its host
@@ -181,6 +184,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     sync: bool = True  # send the workspace before the start
     sync_timeout: float = 0.0  # from the first host's sync to the end of the last one's; 0: none
     existing: bool = False  # the workspace on the hosts is one that is there already: without it there is no run
+    fetched: str = ""  # where the hosts have got that workspace from, for people; "": it was sent
     fresh: bool = False  # remove from the workspaces on hosts what was made there
     fan_out: bool = True  # hosts may hand on among themselves what they all lack
     lock: bool = True  # take the lock of every host

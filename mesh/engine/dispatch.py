@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -118,7 +118,10 @@ class Dispatcher:
             env = rank_environment(spec, self._run.placement, rank)
             stdin = spec.rules.stdin == "all" or (spec.rules.stdin == "rank0" and rank == 0)
             argv = rank_command(spec, self._run.placement, rank)
-            ranks.append(RankStart(rank=rank, env=env, stdin=stdin, argv=argv))
+            terminal: Sequence[int] = ()
+            if spec.rules.pty and rank == 0:
+                terminal, env = self._run.local.terminal(), {**env, "TERM": self._run.local.terminal_kind}
+            ranks.append(RankStart(rank=rank, env=env, stdin=stdin, argv=argv, terminal=terminal))
         return ranks
 
     def _prepare(self, node: int, session: Session) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -69,7 +70,7 @@ class Launcher:
         self._threads = Threads(self._inbox.post_urgent)
         self._over = threading.Event()
         self._sinks = Sinks(sinks, self._sink_failed)
-        self._stdin = StandardInput(run.local.stdin)
+        self._stdin = StandardInput(run.local.stdin, run.local.terminal, lambda: self.interrupt(signal.SIGINT))
         self._channels = Channels(run, self._inbox, self._threads, self._over, self._stdin.taken)
         self._watchdog = Watchdog(run, self._channels, self._inbox, self._threads, self._over)
         self._luggage: Future[Luggage] = Future()
@@ -117,7 +118,7 @@ class Launcher:
             self._inbox.raise_errors()
             outcome = replace(outcome, signal=outcome.signal or self._inbox.late_signal())
             conclude(outcome)
-        return outcome
+        return replace(outcome, signal=outcome.signal or self._inbox.late_signal())
 
     def interrupt(self, number: int) -> None:
         """End the run as a signal of the user does. From any thread, also before ``run``; after it without effect."""
@@ -225,7 +226,8 @@ class Launcher:
         """
         sessions = self._channels.sessions
         readers = {rank.rank: sessions[node] for node in started for rank in self._dispatcher.ranks(node) if rank.stdin}
-        self._threads.start("mesh-stdin", lambda: self._stdin.feed(readers))
+        is_terminal = self._spec.rules.pty
+        self._threads.start("mesh-stdin", lambda: self._stdin.feed(readers, terminal=is_terminal))
 
     def _show(self, event: Event) -> None:
         """Hand an event to every sink. Behind a reader that is slow or paused, time and signals go on.

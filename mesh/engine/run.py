@@ -52,6 +52,8 @@ class Local(Struct, frozen=True, kw_only=True):
     luggage: Callable[[Callable[[Event], None]], Luggage]  # lists the workspace and posts; MeshError or OSError
     password: Callable[[str], str]  # of a user on the hosts, for sudo; asked for once; "" if there is none
     stdin: int = 0  # the descriptor of our standard input
+    terminal: Callable[[], tuple[int, int]] = lambda: (80, 24)  # returns columns and rows of ours
+    terminal_kind: str = "dumb"  # as in TERM
     # Asks the user whether to "stop" the run, to "leave" it, or to "go on"; ends once its argument returns True.
     choose: Callable[[Callable[[], bool]], str] = lambda is_over: "leave"
     plan: Mapping[str, object] = field(default_factory=dict)  # of the run, for a client that attaches to it

@@ -191,6 +191,7 @@ class Refused(Answer, frozen=True, kw_only=True, tag="refused"):
     hint: str = ""
     by_run: str = ""  # with BUSY: the run that holds the host; "": its id is missing
     hosts: tuple[str, ...] = ()  # the hosts at fault
+    has_rest: bool = False  # of an order to make machines: some were made, and must be deleted
 
 
 class Made(Answer, frozen=True, kw_only=True, tag="made"):
@@ -233,6 +234,8 @@ class MachinesLost(Answer, frozen=True, kw_only=True, tag="machines-lost"):
     rest: tuple[str, ...] = ()  # hosts of slices that are still there: their output can be fetched
     by_silence: bool = False  # by `unreachable_for`: it counts only while the hosts are silent
     is_ended: bool = False  # all of them are ended: no process runs there, although they are still listed
+    is_final: bool = False  # they were never ready, and none like them will be: a person must change the request
+    hint: str = ""  # with is_final
 
 
 class Prepared(Answer, frozen=True, kw_only=True, tag="prepared"):

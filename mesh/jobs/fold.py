@@ -243,7 +243,7 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
         return job
     if isinstance(order, orders.Make) and job.generation is not None:
         # After a try whose answer was lost it is condemned, and proved gone like any other.
-        phase = Phase.RELEASING if job.generation.is_unsure else Phase.RELEASED
+        phase = Phase.RELEASING if job.generation.is_unsure or event.has_rest else Phase.RELEASED
         end = ended(job.generation, job.state, time) if event.kind is Refusal.CAPACITY else {}
         job = with_generation(job, order.generation, phase=phase, **end)
     if event.kind is Refusal.BUSY and event.by_run and attempt and event.by_run in job.runs_ever:
@@ -309,6 +309,8 @@ def _machines(job: Job, event: Answer) -> Job:
             if by_silence and not doubts.is_silent(job):
                 return job  # the hosts have answered meanwhile
             job = with_generation(job, number, rest=event.rest, is_over=event.is_ended)
+            if event.is_final and _asks(job):
+                return hold(lose_machines(job, time, Phase.RELEASING), time, evidence, event.hint)
             return _lost(job, time, evidence)
         case events.MachinesAbsent(time=time, generation=number, evidence=evidence):
             if generation is None or generation.number != number:

@@ -28,6 +28,8 @@ def generation_name(spec: JobSpec, store: str, job: int, number: int) -> str:
     """
     tpu = spec.machines.tpu
     prefix = LABEL if tpu is None else (tpu.prefix or spec.name)
+    if spec.machines.carrier is not None:
+        prefix = f"{LABEL}-{spec.name}"
     prefix = re.sub(r"[^a-z0-9]+", "-", prefix.lower()).strip("-")[:PREFIX_CHARACTERS].strip("-")
     if not prefix[:1].isalpha():
         prefix = f"{LABEL}-{prefix}".strip("-")
@@ -78,8 +80,12 @@ def place_of(job: Job, pool: str) -> tuple[str, str]:
 
 def overdue_at(job: Job) -> float:
     """Return the time from which a look that finds machines not ready gives them back; infinity if there is none."""
-    tpu, generation = job.spec.machines.tpu, job.generation
-    if tpu is None or generation is None or job.state is not State.REQUESTING or generation.phase is not Phase.ASKED:
+    machines, generation = job.spec.machines, job.generation
+    if generation is None or job.state is not State.REQUESTING or generation.phase is not Phase.ASKED:
+        return math.inf
+    if (carrier := machines.carrier) is not None:
+        return generation.making_since + carrier.start_timeout if generation.making_since else math.inf
+    if (tpu := machines.tpu) is None:
         return math.inf
     if generation.making_since:
         return generation.making_since + tpu.make_for

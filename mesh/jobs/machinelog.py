@@ -1,4 +1,4 @@
-"""The log ``tpu.log`` of a job: its requests for machines and what became of them, from the job's events."""
+"""The log ``tpu.log`` or ``machines.log`` of a job, from its events: requests for machines and what became of them."""
 
 from __future__ import annotations
 

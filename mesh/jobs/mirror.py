@@ -1,4 +1,7 @@
-"""Files in the directory of a job, for people: its events as ``events.jsonl``, ``logs/tpu.log``, ``logs/queue.log``."""
+"""Files in the directory of a job, for people: its events as ``events.jsonl``, and logs.
+
+``logs/tpu.log`` or ``logs/machines.log`` has what became of its machines, ``logs/queue.log`` its tasks.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from mesh.jobs.store import Store
 from mesh.jobs.values import Job
 
 EVENTS_FILE = "events.jsonl"
-MACHINES_FILE, TASKS_FILE = "logs/tpu.log", "logs/queue.log"
+TPU_FILE, MACHINES_FILE, TASKS_FILE = "logs/tpu.log", "logs/machines.log", "logs/queue.log"
 
 
 class Log:
@@ -37,6 +40,8 @@ def logs_of(job: Job) -> dict[str, Log]:
     """Return new logs for a job, by their files."""
     found = {}
     if job.spec.machines.tpu is not None:
+        found[TPU_FILE] = Log(MachineLog().text)
+    if job.spec.machines.carrier is not None:
         found[MACHINES_FILE] = Log(MachineLog().text)
     if job.spec.worker is not None:
         found[TASKS_FILE] = Log(QueueLog().text)
@@ -57,7 +62,7 @@ class Mirror:
     def write(self, jobs: Iterable[Job]) -> None:
         """Write the new events of jobs. Raises StoreFailed."""
         for job in jobs:
-            is_made = job.spec.machines.tpu is not None
+            is_made = job.spec.machines.tpu is not None or job.spec.machines.carrier is not None
             if not (job.attempts or is_made) or self._lines.get(job.id) == job.seq:
                 continue
             try:

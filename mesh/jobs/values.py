@@ -294,6 +294,8 @@ class Row(Struct, frozen=True, kw_only=True):
     kept_from: int | None = None  # with kept_until: that job
     silence: str = ""  # with silent_since: why its hosts do not answer
     api_silence: str = ""  # with api_silent_since: why the API does not
+    maker: str = ""  # of its machines: "tpu", "kubernetes" or "slurm"; "": hosts that are there
+    given: str = ""  # the name of its pods, or name and number of its allocation
 
 
 def row_of(job: Job) -> Row:
@@ -338,7 +340,18 @@ def row_of(job: Job) -> Row:
         kept_from=job.kept_from or None,
         silence=job.silence,
         api_silence=job.api_silence,
+        maker=job.spec.machines.maker,
+        given=_given(job),
     )
+
+
+def _given(job: Job) -> str:
+    """Return the pods or the allocation of a job for people; "" without any."""
+    generation = job.generation
+    if job.spec.machines.carrier is None or generation is None:
+        return ""
+    number = generation.keys[0].partition("/")[0] if job.spec.machines.maker == "slurm" and generation.keys else ""
+    return f"allocation {number} ({generation.name})" if number else generation.name
 
 
 def _is_overdue(generation: Generation) -> bool:

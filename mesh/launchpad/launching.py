@@ -99,7 +99,7 @@ def launch(
     Raises UsageError for a launch type that mesh does not have, or for hosts that are not there.
     """
     del xm_resources
-    chosen = _chosen(choices)
+    chosen = choices_of(choices)
     many = [programs] if isinstance(programs, Program) else list(programs)
     check_terminal(terminal)
     found = []
@@ -127,7 +127,7 @@ def launch_ssh(
     session_name_prefix: the name of the tmux session; "": that of the program
     choices: as in Choices
     """
-    chosen = _chosen(choices)
+    chosen = choices_of(choices)
     many = [programs] if isinstance(programs, Program) else list(programs)
     check_terminal(terminal)
     found = []
@@ -140,8 +140,8 @@ def launch_ssh(
     return found[0] if isinstance(programs, Program) else found
 
 
-def _chosen(choices: Mapping[str, object]) -> Choices:
-    """Return the choices of a launch. Raises TypeError for an unknown name."""
+def choices_of(choices: Mapping[str, object]) -> Choices:
+    """Return the choices of a launch, with MESH_CLUSTER. Raises TypeError for an unknown name."""
     found = Choices(**choices)  # type: ignore[arg-type]
     return replace(found, cluster=found.cluster or os.environ.get("MESH_CLUSTER", ""), where=found.where or {})
 
@@ -198,10 +198,18 @@ def _session_of_flag() -> str:
 
 
 def _launched(program: Program, kind: LaunchType, plan: Plan, terminal: str | None, session: str = "") -> Launched:
+    return Launched(launch_plan(program, kind, plan, terminal, session))
+
+
+def launch_plan(program: Program, kind: LaunchType, plan: Plan, terminal: str | None, session: str = "") -> Running:
+    """Launch a program by the choices of a plan, open its windows, and return at once.
+
+    Raises UsageError, and MeshError if it does not start.
+    """
     found = translate(program, plan)
     showing = showing_for(terminal, plan.options)
     running = launch_program(found, PLACES[kind], calls_run=True, ready_timeout=READY_TIMEOUT_S, showing=showing)
     if terminal and terminal != OUTPUT_TO_FILES and running.run:
         labels = [node.label for node in running.nodes]
         open_windows(terminal, session or _session_of_flag() or found.name, running.run, labels)
-    return Launched(running)
+    return running

@@ -10,17 +10,32 @@ import signal
 import sys
 import threading
 from types import FrameType
+from typing import Protocol
 
 from mesh.core.errors import MeshError
 from mesh.program.ledger import Stop
-from mesh.program.running import Running
+from mesh.program.running import ProgramResult
 
 FAILURE_STATUS = 1
-_RUNNING: list[Running] = []
+
+
+class Ending(Protocol):
+    """A program whose end the interpreter waits for."""
+
+    run: str
+
+    def wait(self) -> ProgramResult:
+        """Wait until nothing of the program is left."""
+
+    def end(self, stop: Stop) -> None:
+        """Stop the program for a reason."""
+
+
+_RUNNING: list[Ending] = []
 _STATUS: list[int] = []
 
 
-def wait_at_exit(running: Running) -> None:
+def wait_at_exit(running: Ending) -> None:
     """Have the interpreter wait for the end of a program before it exits, and exit with its status."""
     if not _RUNNING:
         # Before threads and pools are closed: the program needs them until its end.

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from mesh.config.settings import Options
+from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
+from mesh.core.run import PrerunEntry
 from mesh.launchpad.nodes import MultiProcessingColocation, PyNode, PythonProcess, Where
 from mesh.launchpad.program import Program
 from mesh.launchpad.runtime.nodes import LaunchpadNode
@@ -21,11 +23,13 @@ NO_LABEL = re.compile(r"[^A-Za-z0-9_.-]")
 class Plan(Struct, frozen=True, kw_only=True):
     """The choices of one launch."""
 
-    cluster: str = ""  # a selector; "": hosts of this machine
+    cluster: str | Cluster = ""  # a selector; "": hosts of this machine
     hosts: tuple[str, ...] = ()  # of the cluster, in its order; (): names stand for themselves
     names: Mapping[str, str] = {}  # hosts as nodes name them: their names in the cluster
     where: Mapping[str, Where] = {}  # by label
     processes: Mapping[str, PythonProcess] = {}  # by label
+    flags: Mapping[str, tuple[str, ...]] = {}  # words of the command line in place of the program's own, by label
+    prerun: tuple[PrerunEntry, ...] = ()  # after that of the project
     options: Options = Options()
 
 
@@ -35,6 +39,7 @@ class _Placed(Struct):
     node: PyNode
     host: str
     restarts: int
+    flags: tuple[str, ...] = ()  # of its command line, in place of the program's own
 
 
 def translate(program: Program, plan: Plan) -> MeshProgram:
@@ -42,6 +47,7 @@ def translate(program: Program, plan: Plan) -> MeshProgram:
     if not program.groups:
         raise UsageError(f"{program.name}: the program has no nodes", hint="program.add_node(node, label='actor')")
     found = MeshProgram(label_of(program.name), cluster=plan.cluster, options=plan.options)
+    found.prerun = plan.prerun
     order = {name: place for place, name in enumerate(_order(program, plan))}
     labels: set[str] = set()
     parts: dict[str, list[Part]] = {}
@@ -58,6 +64,8 @@ def translate(program: Program, plan: Plan) -> MeshProgram:
             one.node.bind(found.id, f"{label}/{index}" if len(placed) > 1 else label)
         members[label], parts[label] = placed, []
     for (written, _), (label, placed) in zip(program.groups.items(), members.items(), strict=True):
+        for one in placed:
+            one.flags = plan.flags.get(written, ())
         _add(found, label, placed, (plan.where.get(written, Where()), plan.processes.get(written, PythonProcess())))
     return found
 
@@ -65,8 +73,8 @@ def translate(program: Program, plan: Plan) -> MeshProgram:
 def _add(found: MeshProgram, label: str, placed: Sequence[_Placed], choices: tuple[Where, PythonProcess]) -> None:
     where, process = choices
     parts = [one.node.part() for one in placed]
-    for part in parts:
-        part.argv = process.argv
+    for part, one in zip(parts, placed, strict=True):
+        part.argv, part.has_own_argv = (*process.argv, *one.flags), bool(one.flags)
     restarts = max(one.restarts for one in placed)
     hosts = [one.host for one in placed if one.host]
     found.add(

@@ -21,7 +21,9 @@ from mesh.program.runtime.member import needs_run
 
 if TYPE_CHECKING:
     from mesh.config.settings import Options
+    from mesh.core.cluster import Cluster
     from mesh.core.events import Event
+    from mesh.core.run import PrerunEntry
 
 T = TypeVar("T")
 LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -74,12 +76,12 @@ class Graph:
         self,
         name: str,
         *,
-        cluster: str = "",
+        cluster: str | Cluster = "",
         python: str = "python3",
         options: Options | None = None,
         trust_hosts: bool = False,
     ) -> None:
-        """Begin an empty program. cluster: a selector; "": the hosts that nodes name by ``on=``
+        """Begin an empty program. cluster: a selector, or a Cluster with hosts; "": those that nodes name by ``on=``
 
         trust_hosts: read pickles of hosts. Whoever owns a host then owns this account too.
         Raises UsageError for a name that does not begin with a letter or underscore, or has other characters than
@@ -89,6 +91,7 @@ class Graph:
             raise UsageError(f"a program cannot be called {name!r}", hint=NAME_HINT)
         self.name, self.cluster, self.python, self.trust_hosts = name, cluster, python, trust_hosts
         self.options = options
+        self.prerun: tuple[PrerunEntry, ...] = ()  # on every host of a cluster, after that of the project
         self.id = f"{name}-{uuid.uuid4().hex[:12]}"
         self.nodes: list[Node] = []
         self.watch: Callable[[Event], object] = _unwatched  # called with each event of processes, in another thread

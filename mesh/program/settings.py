@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from mesh.api.choosing import check_name, choose_cluster, make_spec, project_here
+from mesh.api.choosing import check_name, choose_cluster, make_spec, project_here, with_fetched
 from mesh.api.inquiries import ask, told_failures
 from mesh.api.running import Beside
 from mesh.app.carriers import carrier_of
 from mesh.app.modules import preparation_of
 from mesh.app.screen import Showing
 from mesh.config.project import check_workspace
-from mesh.config.selectors import listed
+from mesh.config.selectors import listed, select_hosts
 from mesh.config.settings import Options as Options
+from mesh.config.settings import patient
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
 from mesh.engine.question import Question
@@ -59,6 +61,7 @@ def setting_of(program: Graph, where: str, calls_run: bool) -> Setting:
     cluster, project = _cluster(program, options), project_here()
     check_name(options.name, "")
     check_workspace(project, Path.home())
+    spec = with_fetched(cluster, replace(spec, prerun=(*spec.prerun, *program.prerun)))
     if cluster.backend == "local":
         spec = replace(spec, lock=False)
     locks = carrier_of(cluster).locks
@@ -70,6 +73,8 @@ def setting_of(program: Graph, where: str, calls_run: bool) -> Setting:
 
 def _cluster(program: Graph, options: Options) -> Cluster:
     """Return the program's cluster, or one of the hosts that its nodes name. Raises UsageError."""
+    if isinstance(program.cluster, Cluster):
+        return select_hosts(patient(program.cluster, options, os.environ), options)
     if program.cluster:
         return choose_cluster(program.cluster, options, "")
     names = _names(program)

@@ -69,6 +69,7 @@ class Begin(First, name="begin"):
     nodes: Sequence[Node] = field(listed(record(Node), NODES_MAX), default=())  # of a program, on this host
     node_ports: Sequence[int] = field(listed(OPEN_PORT, 2), default=())  # the first and last one for them; (): any
     program: bool = field(TRUTH, default=False)  # ranks are nodes of a program, though there may be none on this host
+    debug: bool = field(TRUTH, default=False)  # ranks stop in a debugger
     term_limit: float = field(SECONDS, default=0.0)  # from a SIGTERM of the host's scheduler to its SIGKILL; 0: unknown
     tied: str = field(TEXT, default="")  # why the run ends with its client; "": it can go on alone
 
@@ -103,6 +104,8 @@ class Reach(First, name="reach"):
 
 class Forward(First, name="forward"):
     """Has the process connect streams of the client to ports of its host's loopback, until the client leaves."""
+
+    debug: bool = field(TRUTH, default=False)  # and to ranks of the run that wait in their debuggers
 
 
 class Program(Message, name="agent", sender=CLIENT, data_bytes=PROGRAM_BYTES):

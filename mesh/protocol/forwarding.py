@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from .kinds import COUNT, OPEN_PORT, SHOWN, integer
+from .kinds import COUNT, OPEN_PORT, RANK, SHOWN, integer, listed
 from .messages import Message, Table
 from .records import field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 STREAM_WINDOW_BYTES = 1 << 18  # of one stream and direction, on their way or not taken yet
 STREAM_PIECE_BYTES = 1 << 16  # in one message
@@ -20,6 +24,33 @@ class Connect(Message, name="connect", sender="client"):
 
     stream: int = field(STREAM)
     port: int = field(OPEN_PORT)
+
+
+class Attach(Message, name="attach", sender="client"):
+    """Opens a stream to the debugger of a rank that waits."""
+
+    stream: int = field(STREAM)
+    rank: int = field(RANK)
+
+
+class StopRank(Message, name="stop-rank", sender="client"):
+    """Has a rank stop in its debugger."""
+
+    rank: int = field(RANK)
+
+
+class NotStopped(Message, name="not-stopped", sender="forwarder"):
+    """Reports that a rank cannot be stopped."""
+
+    rank: int = field(RANK)
+    why: str = field(SHOWN)
+
+
+class Waiting(Message, name="waiting", sender="forwarder"):
+    """Names the ranks of this host that wait in their debuggers now. Sent at each change."""
+
+    ranks: Sequence[int] = field(listed(RANK))
+    asked: Sequence[int] = field(listed(RANK))  # that a client has stopped, and others leave to it
 
 
 class Carry(Message, name="carry", sender="client or forwarder", data_bytes=STREAM_PIECE_BYTES):
@@ -52,4 +83,4 @@ class Alive(Message, name="alive", sender="client or forwarder"):
     """Shows that the sender is there. A forwarder answers each one."""
 
 
-OF_STREAMS: Table[Message] = Table(Connect, Carry, Took, Finish, Break, Alive)
+OF_STREAMS: Table[Message] = Table(Connect, Attach, StopRank, NotStopped, Waiting, Carry, Took, Finish, Break, Alive)

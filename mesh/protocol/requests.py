@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 ENCLOSED_BYTES = 1 << 26  # that come with one question
+TERMINAL_SIZE = integer(1, 65535)  # columns or rows
 
 
 class Request(Message, sender=CLIENT):
@@ -76,6 +77,8 @@ class RankStart(Record):
     env: Mapping[str, str] = field(VARIABLES)
     stdin: bool = field(TRUTH)  # it gets the client's standard input
     argv: Sequence[str] = field(listed(TEXT), default=())  # its own command; (): that of the others
+    # Columns and rows of the terminal that it gets in place of pipes; (): it gets none.
+    terminal: Sequence[int] = field(listed(TERMINAL_SIZE, 2), default=())
 
 
 class SetupCommand(Record):
@@ -323,6 +326,14 @@ class Stdin(Order, name="stdin", data_bytes=PIECE_BYTES):
     rank: int = field(RANK)
 
 
+class Resize(Request, name="resize"):
+    """Changes the size of a rank's terminal."""
+
+    rank: int = field(RANK)
+    columns: int = field(TERMINAL_SIZE)
+    rows: int = field(TERMINAL_SIZE)
+
+
 class Signal(Order, name="signal"):
     """Signals every process of the run on the host, and kills the rest after its grace."""
 
@@ -370,5 +381,5 @@ COMMON: Table[Request] = Table(
     *(Lock, Unlock, Changes, Pack, Serve, Fetch, Settled, Apply, StepFile, Prepare, Start, Setup, Detach),
     *(Introduce, Password, Enclosed, Reply, Stdin, Signal, Kill, Finish, Beat, Ack, Bye, Over),
     *(Program, Payload, Changed, RestartNode, Relay, RelayTaken, RelayEnd),
-    *(Release, Adopt, Readdress, Take, Moved),
+    *(Release, Adopt, Readdress, Take, Moved, Resize),
 )

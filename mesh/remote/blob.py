@@ -12,7 +12,7 @@ from mesh.agent.process.processes import BOOT
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[1]
 ROOMS = ("agent", "protocol")  # that are shipped
-ELSEWHERE = "switchboard"  # a package of the agent's room that travels as a program of its own
+ELSEWHERE = ("switchboard", "declared")  # packages of the agent's room that travel as programs of their own
 STARTER, FINDER = "agent/starter.py", "agent/version.py"  # the first program on a host: the second one is its import
 PACKAGE = "mesh"
 # The first line of the opening. To Python it is 0. A shell that replaced the login shell takes it for the start of a
@@ -74,7 +74,9 @@ def _key() -> str:
 @functools.cache
 def _sources() -> dict[str, bytes]:
     """Return the modules by their paths below the package."""
-    modules = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.parent.name != ELSEWHERE)
+    modules = sorted(
+        path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.parent.name not in ELSEWHERE
+    )
     return {"__init__.py": b"", **{path.relative_to(ROOT).as_posix(): path.read_bytes() for path in modules}}
 
 
@@ -89,9 +91,14 @@ def library() -> bytes:
     return (HERE / MESHRUN).read_bytes()
 
 
+def boot() -> str:
+    """Return the text by which an interpreter reads the opening from its standard input, and runs it."""
+    return _BOOT.format(old=OLD_PYTHON, size=len(opening()))
+
+
 def start_command(python: str) -> list[str]:
     """Return the argv that runs the agent with the host's interpreter ``python`` (a name or a path)."""
-    options = ["-I", "-S", "-c", _BOOT.format(old=OLD_PYTHON, size=len(opening()))]
+    options = ["-I", "-S", "-c", boot()]
     if python.startswith(HOME):
         return ["sh", "-c", 'exec "$HOME/$0" "$@"', python[len(HOME) :], *options]
     return [python, *options]

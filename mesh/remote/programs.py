@@ -10,8 +10,9 @@ from pathlib import Path
 from mesh.remote.blob import EPOCH, FILE_MODE, MESHRUN, library
 
 MESH_PATH = Path(__file__).parents[1]
+PODS = ("launchpad/lp_k8s/__init__.py", "launchpad/lp_k8s/util.py")
 # The facades import nothing of the client by themselves.
-FACADES = ("program/__init__.py", "launchpad/__init__.py", "launchpad/lp_ssh.py")
+FACADES = ("program/__init__.py", "launchpad/__init__.py", "launchpad/lp_ssh.py", *PODS)
 RUNTIMES = ("program/runtime", "launchpad/runtime")
 
 

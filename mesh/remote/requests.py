@@ -282,6 +282,10 @@ class Requests:
         self._asked.give(rank, len(data))
         self._sender.order(requests.Stdin(rank=rank), data)
 
+    def resize(self, rank: int, columns: int, rows: int) -> None:
+        """Send the size of a rank's terminal."""
+        self._sender.send(encode(requests.Resize(rank=rank, columns=columns, rows=rows)))
+
     def beat(self) -> None:
         """Renew the lease, and ask for the host's time."""
         self._sender.owe_beat()

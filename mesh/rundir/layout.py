@@ -9,6 +9,7 @@ from mesh.core.cluster import Placement
 from mesh.core.events import Stream
 
 FORMAT_VERSION = 2  # of run.json and all that lies beside it
+MANIFEST, DIFF, WORKSPACE = "manifest", "changes.diff", "workspace"  # what the run brought to its hosts
 RUN, EVENTS, LOGS, INDEX, MASKED = "run.json", "events.jsonl", "logs", "index", "masked"
 
 # A record of logs/index: seconds since the epoch, the log's number, and how far the log goes by then.

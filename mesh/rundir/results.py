@@ -50,6 +50,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     failures: tuple[str, ...]  # why the command was not started, one line for each host; () if it was
     directory: Path  # with run.json, events.jsonl and logs/
     first_failure: str = ""  # the rank or host that decided the end, and how; "": none, or it is not recorded
+    was_stopped: bool = False  # Ctrl-C, another signal or `mesh stop` has asked for the end
 
     @property
     def ok(self) -> bool:
@@ -133,6 +134,7 @@ def run_result(outcome: Outcome, placement: Placement, store: StoreSink, outputs
         failures=failures(outcome, placement),
         directory=store.directory,
         first_failure=_first_failure(outcome, placement),
+        was_stopped=bool(outcome.signal),
     )
 
 

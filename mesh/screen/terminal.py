@@ -351,6 +351,9 @@ class TerminalSink:
             slowest = max(one.seconds for one in self._synced)
             sent = sum(one.bytes for one in self._synced)
             where = "" if hosts == 1 else f" to {hosts} hosts"
+            if event.source:
+                self._say(f"the workspace is from {event.source}: tree {event.tree[:12]}")
+                return
             self._say(f"synced {counted(event.files, 'file')}{where}: {told_bytes(sent)} sent, {slowest:.1f} s")
 
 

@@ -98,6 +98,10 @@ class HashCache:
                 old.with_suffix(CONTENTS).unlink(missing_ok=True)
                 old.unlink()
 
+    def path_of(self, tree: str) -> Path:
+        """Return the file of a manifest that was kept."""
+        return self._directory / tree
+
     def not_said(self, names: Sequence[str]) -> list[str]:
         """Return the names for which this is the first call, and remember them."""
         said = self._read(SAID).decode("utf-8", "replace").split("\n")

@@ -66,7 +66,7 @@ def take(
         prepared = prepare(workspace, ignore, hashes, include_git=include_git, as_is=as_is)
         entries, tree = prepared.manifest.entries, prepared.manifest.tree
         try:
-            directory = _kept(prepared.root, entries, tree, place)
+            directory = keep_tree(prepared.root, entries, tree, place)
         except Changed as error:
             changed = str(error)
             hashes.forget(changed.encode("latin-1"))
@@ -114,7 +114,7 @@ def _remove_tree(tree: Path) -> None:
     shutil.rmtree(gone)
 
 
-def _kept(root: bytes, entries: Sequence[Entry], tree: str, place: Path) -> Path:
+def keep_tree(root: bytes, entries: Sequence[Entry], tree: str, place: Path) -> Path:
     """Return the directory of a tree, made if it is not there. Raises Changed and OSError."""
     directory = place / TREES / tree
     if directory.is_dir():
@@ -160,7 +160,7 @@ def _put(root: bytes, entry: Entry, new: bytes, contents: Path) -> None:
     if entry.kind == listed.LINK:
         os.symlink(entry.content.encode("latin-1"), path)
         return
-    content = b"%b/%b/%b" % (os.fsencode(contents), entry.content[:2].encode(), _name(entry))
+    content = content_name(os.fsencode(contents), entry)
     for _ in range(SNAPSHOT_TRIES):
         with contextlib.suppress(FileNotFoundError):  # it was never there, or was removed just now
             os.link(content, path)
@@ -169,7 +169,12 @@ def _put(root: bytes, entry: Entry, new: bytes, contents: Path) -> None:
     os.link(content, path)
 
 
-def _name(entry: Entry) -> bytes:
+def content_name(contents: bytes, entry: Entry) -> bytes:
+    """Return the path of a file's content in a store. contents: its directory for them"""
+    return b"%b/%b/%b" % (contents, entry.content[:2].encode(), _base(entry))
+
+
+def _base(entry: Entry) -> bytes:
     """Return the name of a file among the contents that begin with the same two digits."""
     return f"{entry.content[2:]}-{entry.mode:o}-{entry.mtime_ns}".encode()
 
@@ -178,7 +183,7 @@ def _copy(source: bytes, entry: Entry, content: bytes) -> None:
     """Copy a file to its place among the contents. Raises Changed and OSError."""
     shelf = os.path.dirname(content)
     new = b"%b/%b%b" % (shelf, NEW.encode(), secrets.token_hex(8).encode())
-    target = _created(new, shelf)
+    target = created(new, shelf)
     try:
         with _opened(source, entry) as reading:
             is_clone = entry.size >= CLONED_BYTES and _cloned(reading, target)
@@ -196,7 +201,7 @@ def _copy(source: bytes, entry: Entry, content: bytes) -> None:
         os.close(target)
 
 
-def _created(new: bytes, shelf: bytes) -> int:
+def created(new: bytes, shelf: bytes) -> int:
     """Create a file in a directory, which is made if it is not there; return its descriptor. Raises OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:

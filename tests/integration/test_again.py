@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 
-from tests.conftest import Home
+from tests.conftest import PATIENCE, Home
 
 
 def test_the_failed_hosts_are_the_world(home: Home) -> None:
@@ -37,3 +38,24 @@ def test_exec_shows_differences_alone(home: Home) -> None:
         refused = home.mesh("exec", "--diff", option, "local:3", "true")
         assert refused.status == 2
         assert "--diff shows output once all ranks have ended" in refused.err
+
+
+def test_each_attempt_is_a_run_of_its_own_and_the_last_one_counts(home: Home) -> None:
+    script = 'echo "attempt $MESH_ATTEMPT"; test "$MESH_ATTEMPT" = 2 || exit 7'
+    done = home.mesh("run", "--retries", "5", "--retry-on", "7,76", "local:1", script)
+    assert done.status == 0, done.err
+    assert [line for line in done.lines if "attempt" in line] == [f"[0] attempt {number}" for number in range(3)]
+    assert done.err.count("ended with 7: starting attempt") == 2
+    runs = sorted((home.path / ".local/state/mesh/runs").glob("2*"))
+    assert [json.loads((run / "run.json").read_text())["exit_code"] for run in runs] == [7, 7, 0]
+    assert home.mesh("run", "--retries", "5", "local:1", "exit 7").status == 7  # only a lost host is tried again
+
+
+def test_ctrl_c_ends_all_attempts(home: Home) -> None:
+    client = home.popen("run", "--retries", "9", "--retry-on", "130,1,143", "local:1", "echo up; exec sleep 1000")
+    assert client.stdout is not None
+    assert client.stdout.readline() == b"[0] up\n"
+    client.send_signal(signal.SIGINT)
+    client.communicate(timeout=PATIENCE)
+    assert client.returncode == 130
+    assert len(list((home.path / ".local/state/mesh/runs").glob("2*"))) == 1

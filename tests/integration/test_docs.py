@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from mesh.cli import otherstlaunch
 from mesh.cli.command import FAMILIES
 from mesh.cli.habits import ELSEWHERE
 from mesh.cli.parser import HelpWanted, parse
@@ -253,10 +254,11 @@ def test_the_readme_is_short() -> None:
 GUIDES = "README CONTRIBUTING docs/README docs/clusters docs/project docs/running docs/detach docs/logs docs/hosts"
 GUIDES += " docs/stacks docs/ranks docs/tpu docs/mad docs/ci docs/ending docs/places docs/shell docs/coming-from"
 GUIDES += " docs/jobs docs/tasks docs/programs docs/kubernetes docs/launchpad docs/machines docs/buckets docs/notify"
-GUIDES += " docs/from-jobman docs/slurm docs/ui docs/repl docs/scale docs/again docs/forward"
+GUIDES += " docs/from-jobman docs/slurm docs/ui docs/repl docs/scale docs/again docs/replay docs/bisect docs/forward"
+GUIDES += " docs/from-tlaunch docs/debug"
 
 
-@pytest.mark.parametrize("name", GUIDES.split())
+@pytest.mark.parametrize("name", [*GUIDES.split(), "docs/pods"])
 def test_no_sentence_is_long(name: str) -> None:
     text = (REPOSITORY / f"{name}.md").read_text()
     assert [one for one in sentences(text) if len(one.split()) > SENTENCE_WORDS] == []
@@ -355,6 +357,7 @@ def test_every_command_line_of_a_page_has_words_that_mesh_takes(name: str) -> No
         words = shlex.split(" ".join(line.split()).replace("...", "x").rstrip("\\"), comments=True)
         end = next((place for place, word in enumerate(words) if word in ("|", ">")), len(words))
         verb, *arguments = words[1:end]
+        arguments = otherstlaunch.ordered(arguments) if verb == otherstlaunch.FAMILY else arguments
         if verb in FAMILIES and arguments:
             verb, arguments = f"{verb} {arguments[0]}", arguments[1:]
         if verb in COMMANDS:

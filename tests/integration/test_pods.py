@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +17,15 @@ from tests.lab import Lab, eventually
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
 PODS = 3
 PATIENT_S = 150.0  # for what takes at most 50 s, on a machine with much to do
+ECHO_SERVER = """\
+import os, socket
+with socket.create_server(("127.0.0.1", 7000)) as server:
+    print("up", flush=True)
+    while True:
+        one, _ = server.accept()
+        with one:
+            one.sendall(os.environ["IN_POD"].encode() + b" " + one.makefile("rb").read())
+"""
 LINES = "for i in $(seq 200); do echo line $i; [ $i = 100 ] && until [ -e ~/go ]; do sleep 0.1; done; done; true"
 
 
@@ -45,6 +56,30 @@ def test_a_selector_in_place_of_a_cluster_takes_commas(home: Home, kube: StandIn
     done = home.mesh("exec", "k8s:app=y", "true")
     assert done.status == 125
     assert "selector 'app=y' matches no pod of namespace team" in done.err
+
+
+def test_a_port_of_each_pod_is_forwarded(home: Home, kube: StandIn) -> None:
+    home.files(server__py=ECHO_SERVER)
+    process = home.popen("run", "--forward", "0:7000", "gpus", "python3", "server.py")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        for _ in range(PODS):
+            assert process.stdout.readline().rstrip().endswith(b"up")
+        ports: dict[str, int] = {}
+        while len(ports) < PODS:
+            line = process.stderr.readline().decode()
+            assert line
+            if found := re.search(r"(w-\d+):7000  http://127.0.0.1:(\d+)", line):
+                ports[found.group(1)] = int(found.group(2))
+        for name, port in ports.items():
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as one:
+                one.sendall(b"hello")
+                one.shutdown(socket.SHUT_WR)
+                assert one.makefile("rb").read() == f"{name} hello".encode()
+    finally:
+        process.terminate()
+        process.communicate(timeout=PATIENT_S)
 
 
 def test_a_run_is_detached_and_attached(home: Home, kube: StandIn) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +32,18 @@ pytestmark = [
 ]
 STUBBORN = f"trap '' TERM; (exec {SLEEP}) & exec {SLEEP}"  # two processes
 GPU = "mesh.test/gpu"
+PROGRAM = """
+import socket
+
+from mesh.program import Program
+
+if __name__ == "__main__":
+    program = Program("hosts", cluster="gpus")
+    program.add(socket.gethostname, label="actor", on="actor-[0-1]", per_host=1)
+    program.add(socket.gethostname, label="learner", on="learner-0")
+    with program.launch() as running:
+        print("actors", running.result("actor"), "learner", running.result("learner"))
+"""
 ROLES = {"actor": "[0-1]", "learner": "0"}
 
 
@@ -103,6 +116,12 @@ def test_groups_of_pods_have_their_own_roles_and_states(home: Home, kube: Cluste
     done = home.mesh("exec", "--hosts", "actor-1,learner-0", "gpus", "hostname", within=PATIENT_S)
     assert done.lines == ["[0] actor-1", "[1] learner-0"], done.err
     assert home.mesh("ssh", "gpus:actor-1", "--", "hostname").out == b"actor-1\n"
+    home.files(program__py=PROGRAM)
+    program = subprocess.run(
+        [sys.executable, "program.py"], cwd=home.project, env=home.environ, capture_output=True, timeout=PATIENT_S
+    )
+    assert program.returncode == 0, program.stderr.decode()
+    assert "actors ['actor-0', 'actor-1'] learner learner-0" in program.stdout.decode()
     found = checked(home, "gpus", 0)
     assert [*found] == ["actor-0", "actor-1", "learner-0"]
     assert found["actor-0"]["admission"] == ("ok", "a pod of each of 2 groups is admitted (dry run)")

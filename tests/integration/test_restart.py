@@ -108,3 +108,26 @@ def test_nothing_is_left_of_clients_that_are_killed_in_the_middle(pod: Home, lab
     for host in lab.hosts[:2]:
         assert eventually(lambda h=host: not h.processes(), 60.0), host.processes()
     assert "up 1 1" not in log(pod, 1)
+
+
+def test_orphans_of_a_launcher_in_another_rank_are_spared_though_they_have_the_same_rank(
+    home: Home, tmp_path: Path
+) -> None:
+    """torchrun and others give their workers a RANK of their own; a worker is an orphan once its launcher has ended."""
+    enough, worker = tmp_path / "enough", tmp_path / "worker"
+    script = (
+        f"[ $RANK = 1 ] || (RANK=1 setsid sleep 98764 & echo $! >{worker}); echo up $RANK $MESH_ATTEMPT; "
+        f"while [ ! -e {enough} ]; do sleep 0.05; done"
+    )
+    client = home.popen("run", "--nproc", "2", "local:1", "sh", "-c", script)
+    assert eventually(lambda: has_printed(home, 0, "up 0 0") and has_printed(home, 1, "up 1 0"), 60.0)
+    place = Path(f"/proc/{worker.read_text().strip()}")
+    assert eventually(lambda: b"98764" in (place / "cmdline").read_bytes(), 60.0)
+    done = home.mesh("restart", "last", "--rank", "1", "--grace", "0")
+    assert done.status == 0, done.err
+    assert eventually(lambda: has_printed(home, 1, "up 1 1"), 60.0)
+    assert b"98764" in (place / "cmdline").read_bytes()
+    enough.touch()
+    _, err = client.communicate(timeout=60)
+    assert client.returncode == 0, err
+    assert not place.exists()  # the end of the run ends it as well

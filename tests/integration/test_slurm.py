@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY, Home
+from tests.integration.test_shared_home import Created
 from tests.lab import eventually
 from tests.slurmcluster import NODES, SRUN_PORTS, SlurmCluster, is_installed
 
@@ -65,6 +67,11 @@ def start(home: Home, slurm: SlurmCluster, *words: str, count: int = NODES) -> s
     return client
 
 
+def logged(home: Home, lines: list[str]) -> bool:
+    """Return True once `mesh logs` shows these lines of the last run, which goes on."""
+    return eventually(lambda: sorted(home.mesh("logs", "last", within=PATIENT_S).lines) == lines, PATIENT_S)
+
+
 def all_gone(slurm: SlurmCluster) -> bool:
     return not any(slurm.processes(host) for host in slurm.nodes)
 
@@ -95,7 +102,7 @@ def test_an_allocation_is_asked_for_used_again_and_ends_itself(slurm: SlurmClust
 def test_a_detached_run_holds_its_allocation_and_is_found_from_elsewhere(slurm: SlurmCluster, home: Home) -> None:
     run = home.mesh("run", "-d", "big", "sh", "-c", f"echo rank $RANK; exec {SLEEP}", within=PATIENT_S)
     assert run.status == 0, run.err
-    assert sorted(home.mesh("logs", "last", within=PATIENT_S).lines) == [f"[{n}] rank {n}" for n in range(NODES)]
+    assert logged(home, [f"[{n}] rank {n}" for n in range(NODES)])
     assert home.mesh("stacks", "last", within=PATIENT_S).status == 0
     for record in (home.path / ".local/state/mesh/allocations").glob("*.json"):
         record.unlink()  # as on another machine: the batch script has the key
@@ -200,7 +207,76 @@ def test_slurms_own_words_are_shown(slurm: SlurmCluster, home: Home, name: str) 
     assert slurm.jobs() == []
 
 
-def test_a_check_asks_slurm(slurm: SlurmCluster, home: Home) -> None:
+def test_a_check_asks_slurm_and_which_nodes_connect_once_there_are_some(slurm: SlurmCluster, home: Home) -> None:
     done = home.mesh("check", "big", within=PATIENT_S)
-    assert "proctrack/linuxproc" in done.out.decode() + done.err
+    shown = done.out.decode()
+    assert "proctrack/linuxproc" in shown, done.err
+    assert "not checked: switchboard: unknown until an allocation is there" in shown
     assert slurm.jobs() == []
+    home.clusters(described(slurm).replace("hold: 5s", "hold: 60s"))
+    assert home.mesh("exec", "big", "true", within=PATIENT_S).status == 0
+    (report, *_) = json.loads(home.mesh("check", "--json", "big", within=PATIENT_S).out)
+    (found,) = [one for one in report["checks"] if one["name"] == "switchboard"]
+    assert (found["verdict"], found["detail"].partition(" to ")[0]) == ("ok", "4 of 4 nodes have connected")
+
+
+def test_a_link_to_the_login_node_that_stays_cut_ends_the_run_by_its_rules(slurm: SlurmCluster, home: Home) -> None:
+    words = ("run", "--grace", "1", "--lease", "8", "--host-grace", "8")
+    counts = "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.02; done"
+    client = home.popen(*words, "big", "sh", "-c", counts, stdout=subprocess.DEVNULL)
+    logs = home.path / ".local/state/mesh/runs"
+
+    def printed() -> int:
+        return sum(b"line 9\n" in one.read_bytes() for one in logs.glob("*/logs/rank-*.out"))
+
+    assert eventually(lambda: printed() == NODES, PATIENT_S)
+    slurm.login.cut()
+    try:
+        _, errors = client.communicate(timeout=PATIENT_S)
+    finally:
+        slurm.login.mend()
+    assert client.returncode == 76, errors.decode()
+    assert "connection lost" in errors.decode()
+    for log in logs.glob("*/logs/rank-*.out"):
+        lines = log.read_bytes().splitlines()
+        assert lines == [b"line %d" % number for number in range(1, len(lines) + 1)]
+
+    def ranks() -> list[str]:
+        return [one for host in slurm.nodes for _, one in slurm.processes(host) if "echo line" in one]
+
+    assert eventually(lambda: not ranks(), PATIENT_S), ranks()
+
+
+def test_an_allocation_whose_nodes_are_reached_by_ssh_stays_while_a_run_is_on(slurm: SlurmCluster, home: Home) -> None:
+    home.clusters(described(slurm, "reach: ssh"))
+    words = ("sh", "-c", f"echo $MESH_ALLOCATION; (setsid {SLEEP} &); exec {SLEEP}")
+    started = home.mesh("run", "-d", "--grace", "1", "big", *words, within=PATIENT_S)
+    assert started.status == 0, started.err
+    (job,) = slurm.jobs()
+    assert logged(home, [f"[{n}] {job}" for n in range(NODES)])
+    assert eventually(lambda: len(sleepers(slurm)) == 2 * NODES, PATIENT_S)
+    refused = home.mesh("down", "big", within=PATIENT_S)
+    assert (refused.status, slurm.jobs()) == (75, [job]), refused.err
+    slurm.run("scancel", job)
+    assert eventually(lambda: all_gone(slurm) and not slurm.jobs(), PATIENT_S)
+    done = home.mesh("exec", "big", "hostname", within=PATIENT_S)
+    assert done.lines == [f"[{n}] {host.name}" for n, host in enumerate(slurm.nodes)], done.err
+    assert eventually(lambda: not slurm.jobs() and all_gone(slurm), PATIENT_S)
+
+
+def test_nodes_with_one_home_directory_get_the_workspace_once(home: Home) -> None:
+    visible = (Path(sys.prefix), Path(sys.base_prefix), REPOSITORY)
+    with SlurmCluster(visible=visible, shared_home=True) as shared:
+        home.trust(shared.lab)
+        home.clusters(described(shared))
+        home.files(train__py="print(1)")
+        assert home.mesh("run", "big", "true", within=PATIENT_S).status == 0
+        home.files(train__py="print(2)")
+        created = Created(shared.nodes[0].path("/root/.mesh/workspaces"))
+        try:
+            done = home.mesh("run", "big", "python3", "train.py", within=PATIENT_S)
+            made = [name for name in created.names() if ".new-" in name]
+        finally:
+            created.close()
+        assert done.lines == [f"[{rank}] 2" for rank in range(NODES)], done.err
+        assert len(made) == 1, made

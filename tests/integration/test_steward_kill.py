@@ -44,6 +44,9 @@ class Life:
 
     module = "tests.jobs_world"  # the program of stewards and hands
     expected = JOBS
+    kills = KILLS
+    longest_s = 2.0  # of a steward that dies at a random time
+    patience_s = 6.0  # for a steward or hand to reach its point
 
     def __init__(self, root: Path, seed: int, faults: float) -> None:
         self.root, self.seed, self.faults = root, seed, faults
@@ -58,7 +61,7 @@ class Life:
 
     def live(self) -> None:
         """Run stewards that die, and one that does not."""
-        for number in range(KILLS):
+        for number in range(self.kills):
             self._steward(number)
         self._steward(None)
 
@@ -78,7 +81,7 @@ class Life:
                 case "stop":
                     plan["steward"] = {point: "stop"}
                 case "time":
-                    after = self.random.uniform(0.1, 2.0)
+                    after = self.random.uniform(0.1, self.longest_s)
         environ = {
             **os.environ,
             **self.environ,
@@ -97,7 +100,7 @@ class Life:
 
     def _watch(self, process: subprocess.Popen[bytes], number: int | None, after: float) -> None:
         begun = time.monotonic()
-        limit = LIFE_LIMIT_S if number is None else after or 6.0
+        limit = LIFE_LIMIT_S if number is None else after or self.patience_s
         while time.monotonic() < begun + limit:
             if process.poll() is not None:
                 self.deaths.append(f"point {number}")

@@ -75,7 +75,7 @@ KUBELET: Object = {
 }
 CONTROLLERS = (
     "namespace,serviceaccount,serviceaccount-token,garbagecollector,nodelifecycle,resourcequota,podgc,job,replicaset,"
-    "deployment,nodeipam"
+    "deployment,nodeipam,persistentvolume-binder,pvc-protection,pv-protection"
 )
 PLUGINS = next((place for place in ("/usr/lib/cni", "/opt/cni/bin") if Path(place).exists()), "/usr/lib/cni")
 

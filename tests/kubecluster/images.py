@@ -26,10 +26,10 @@ PASSWD = "root:x:0:0:root:/root:/bin/bash\n"
 
 
 def write_images(directory: Path) -> list[Path]:
-    """Write the archives of all images: one with Python, one with a shell alone, and that of sandboxes."""
+    """Write the archives of all images: one with Python and git, one with a shell alone, and that of sandboxes."""
     shell = [_program(name) for name in SHELL_PROGRAMS]
     return [
-        _write(directory / "python.tar", PYTHON, [*shell, *_python()], ["sleep", "infinity"]),
+        _write(directory / "python.tar", PYTHON, [*shell, *_git(), *_python()], ["sleep", "infinity"]),
         _write(directory / "plain.tar", PLAIN, shell, ["sleep", "infinity"]),
         _write(directory / "pause.tar", PAUSE, [_program("sleep")], ["/usr/bin/sleep", "infinity"]),
     ]
@@ -54,6 +54,14 @@ def _python() -> Iterator[tuple[str, Path]]:
         name = str(path)
         if path.is_file() and not LEFT_OUT.search(name) and not name.endswith((".opt-1.pyc", ".opt-2.pyc", ".a")):
             yield name.lstrip("/"), path
+
+
+def _git() -> Iterator[tuple[str, Path]]:
+    """Yield git, and its program for HTTP."""
+    yield _program("git")
+    place = subprocess.run(["git", "--exec-path"], check=True, capture_output=True, text=True).stdout.strip()
+    for name in ("git-remote-http", "git-remote-https"):
+        yield f"usr/bin/{name}", Path(os.path.realpath(Path(place, name)))
 
 
 def _libraries(files: Sequence[tuple[str, Path]]) -> Iterator[tuple[str, Path]]:

@@ -124,6 +124,7 @@ def connect(nodes: Sequence[Machine]) -> None:
         node.run("ip", "addr", "add", f"{address(number)}/24", "dev", "eth0")
         node.run("ip", "link", "set", "eth0", "up")
         node.run("ip", "route", "add", "default", "via", SERVER)
+        sh("ip", "route", "add", f"{NETWORK}.{number}.0/24", "via", address(number))  # from a server of a test to pods
         for other in range(1, len(nodes) + 1):
             if other != number:
                 node.run("ip", "route", "add", f"{NETWORK}.{other}.0/24", "via", address(other))

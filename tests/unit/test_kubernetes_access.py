@@ -51,7 +51,7 @@ def without_tls(access: Access) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("context", ["", "a"])
-@pytest.mark.parametrize("kind", ["token", "files", "data", "unverified"])
+@pytest.mark.parametrize("kind", ["token", "token file", "files", "data", "unverified"])
 def test_a_plain_file_is_read_as_the_official_client_does(
     tmp_path: Path, pem: tuple[Path, Path], kind: str, context: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,9 +59,11 @@ def test_a_plain_file_is_read_as_the_official_client_does(
         monkeypatch.delenv(name, raising=False)
     crt, key = pem
     (tmp_path / "crt").write_bytes(crt.read_bytes())
+    (tmp_path / "token").write_text("from-a-file")
     crt_data, key_data = (base64.b64encode(one.read_bytes()).decode() for one in pem)
     found = {
         "token": config({"certificate-authority": "crt", "tls-server-name": "other"}, {"token": "t"}),
+        "token file": config({"certificate-authority": "crt"}, {"tokenFile": str(tmp_path / "token")}),
         "files": config({"certificate-authority": str(crt)}, {"client-certificate": str(crt), "client-key": str(key)}),
         "data": config(
             {"certificate-authority-data": crt_data}, {"client-certificate-data": crt_data, "client-key-data": key_data}
@@ -81,7 +83,8 @@ def test_a_plain_file_is_read_as_the_official_client_does(
 NOT_PLAIN = {
     "a plug-in": config({}, {"exec": {"command": "aws"}}),
     "a token beside a plug-in": config({}, {"token": "t", "auth-provider": {"name": "gcp"}}),
-    "a file of a token": config({}, {"tokenFile": "/t"}),
+    "an absent file of a token": config({}, {"tokenFile": "/t"}),
+    "two tokens": config({}, {"token": "t", "tokenFile": "/dev/null"}),
     "a proxy": config({"proxy-url": "http://p"}, {"token": "t"}),
     "no key": config({}, {"client-certificate-data": base64.b64encode(b"x").decode()}),
     "no such file": config({"certificate-authority": "absent"}, {"token": "t"}),

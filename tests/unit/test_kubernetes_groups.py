@@ -19,6 +19,7 @@ from mesh.config.podspec import MadePods
 from mesh.config.schema import of_clusters
 from mesh.config.selectors import select_hosts
 from mesh.config.settings import Options
+from mesh.config.userspaces import PodHome, with_home
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import UsageError
 from mesh.hosts.kubernetes import render, room
@@ -97,6 +98,12 @@ def test_names_stay_apart_and_valid(tmp_path: Path) -> None:
     hosts = [render.host_labels(found.source, index)[render.HOST] for index in range(8)]
     assert len({*hosts}) == 8
     assert all(len(name) <= 63 for name in hosts)
+
+
+def test_every_group_mounts_the_volume_of_its_user(tmp_path: Path) -> None:
+    source = with_home(made(tmp_path).source, PodHome("tdata", "/TData"))
+    assert [[one.path for one in group.template.volumes] for group in source.groups] == [["/TData"]] * 2
+    assert with_home(source, PodHome("tdata", "/TData")) == source
 
 
 def test_a_changed_group_is_another_description(tmp_path: Path) -> None:

@@ -9,22 +9,28 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mesh import api
+from mesh.agent.switchboard.hold import FIRST_CLIENT_S, Ending, Hold
 from mesh.backends.slurm import commands
 from mesh.backends.slurm.accounting import account_line, accounted
 from mesh.backends.slurm.commands import end_of, fields_of, parsed, waits_for, words_of
 from mesh.backends.slurm.login import SHELL, Done, LocalLogin
-from mesh.backends.slurm.records import AllocationRecords
+from mesh.backends.slurm.records import AllocationRecord, AllocationRecords
+from mesh.config.settings import Options
 from mesh.config.slurm import MadeAllocation, Warn
 from mesh.core.cluster import Host, place_ranks
-from mesh.core.errors import MeshError
+from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Ended, Event, Exited, PrepareFailed
+from mesh.core.findings import Verdict
 from mesh.engine.announced import with_reasons
 from mesh.engine.slurmenv import slurm_environment
 from mesh.hosts.slurm import render
-from mesh.hosts.slurm.holder import FIRST_CLIENT_S, Ending, Hold, as_bytes, port_range, remove_own, sized
+from mesh.hosts.slurm.dialling import found as connected_nodes
+from mesh.hosts.slurm.holder import as_bytes, port_range, remove_own, sized
 from mesh.hosts.slurm.made import key_days
 from mesh.hosts.slurm.making import Made, Maker, NotOurs
 
@@ -39,7 +45,13 @@ SOURCE = MadeAllocation(
 def test_the_words_for_sbatch_and_srun_are_long_and_whole() -> None:
     words = render.submit_words(SOURCE, "my pod")
     assert words[:2] == ["sbatch", "--parsable"]
-    assert {"--job-name=mesh-my-pod", "--constraint=a|b c", "--exclusive", "--switches=1", "--no-requeue"} <= set(words)
+    assert {
+        f"--job-name={render.job_name('my pod')}",
+        "--constraint=a|b c",
+        "--exclusive",
+        "--switches=1",
+        "--no-requeue",
+    } <= set(words)
     assert not [word for word in words[1:] if not word.startswith("--")]
     assert not [word for word in words if "mine" in word]  # the holder writes the comment
     step = render.step_words(4, SOURCE.request)
@@ -194,6 +206,8 @@ def test_the_words_of_a_failed_command() -> None:
         ("CANCELLED", "None", "it was cancelled"),
         ("COMPLETING", "None", "it was cancelled"),
         ("COMPLETING", "TimeLimit", "its time is up"),
+        ("COMPLETING", "NodeDown", "one of its nodes has failed"),
+        ("COMPLETING", "Anything", "Slurm ends it (Anything)"),
         ("TIMEOUT", "TimeLimit", "its time is up"),
         ("NODE_FAIL", "None", "one of its nodes has failed"),
     ],
@@ -293,10 +307,14 @@ class PlayedSlurm:
             (directory / "bin" / name).write_text(f"#!/bin/sh\ncd {directory}\n{text}\n")
             (directory / "bin" / name).chmod(0o755)
         patch.setenv("PATH", f"{directory}/bin:{os.environ['PATH']}")
-        source = MadeAllocation(request={"nodes": "1"}, start_timeout=5.0)
+        self.records = AllocationRecords({"XDG_STATE_HOME": str(directory / "state")})
+        self.limit(5.0)
+
+    def limit(self, seconds: float) -> None:
+        """Be another command, which waits for so long."""
+        source = MadeAllocation(request={"nodes": "1"}, start_timeout=seconds)
         made = Made(cluster="big", source=source, python="python3", login="")
-        records = AllocationRecords({"XDG_STATE_HOME": str(directory / "state")})
-        self.maker = Maker(LocalLogin(), made, records, None, lambda: "KEY", lambda: b"zip")
+        self.maker = Maker(LocalLogin(), made, self.records, None, lambda: "KEY", lambda: b"zip")
 
     def add(self, job: str, script: str, state: str = "RUNNING", comment: str = "") -> None:
         for suffix, text in (("", state), (".sh", script), (".comment", comment)):
@@ -359,6 +377,58 @@ def test_a_wait_lasts_while_slurm_does_not_answer(slurm: PlayedSlurm) -> None:
     assert slurm.maker._wait(waiting).address == "n1:5"
 
 
+def test_a_job_of_another_user_that_ends_was_not_cancelled_for_certain() -> None:
+    assert end_of(fields_of("JobId=7\n   JobState=COMPLETING Reason=None\n")).startswith("it is being ended")
+    preempted = "JobId=7\n   JobState=COMPLETING Reason=None PreemptTime=2026-11-26T07:00:00\n   Comment=mesh a:1\n"
+    assert end_of(fields_of(preempted)) == "it was preempted"
+
+
+def test_clusters_whose_names_differ_in_one_character_have_different_jobs() -> None:
+    assert len({render.job_name(name) for name in ("my pod", "my-pod", "my/pod")}) == 3
+    assert render.job_name("my-pod") == "mesh-my-pod"
+
+
+def test_a_job_that_another_command_waits_for_is_left_to_that_one(slurm: PlayedSlurm) -> None:
+    sbatch = slurm.place / "bin/sbatch"
+    sbatch.write_text(sbatch.read_text().replace("RUNNING", "PENDING"))
+    slurm.limit(0.0)
+    with slurm.records.waiting("here-8"), pytest.raises(MeshError, match="has not begun after 0 s"):
+        slurm.maker.ensure()
+    assert (slurm.cancelled, slurm.records.is_handed_on("here-8")) == ([], True)
+    slurm.limit(0.0)
+    with pytest.raises(MeshError, match="has not begun after 0 s"):
+        slurm.maker.ensure()
+    assert slurm.cancelled == ["8"]
+
+
+def test_a_job_whose_maker_still_waits_is_not_cancelled_by_others(slurm: PlayedSlurm) -> None:
+    slurm.add("7", slurm.script(), state="PENDING")
+    slurm.limit(0.0)
+    with pytest.raises(MeshError, match="has not begun after 0 s"):
+        slurm.maker.ensure()
+    assert slurm.cancelled == []
+
+
+def test_the_record_of_an_ended_allocation_goes_with_the_next_command(slurm: PlayedSlurm) -> None:
+    slurm.add("7", slurm.script(), comment="mesh n1:5")
+    for job in ("6", "7"):
+        slurm.records.write(AllocationRecord(name=f"here-{job}", job=job, cluster="big", login="", key="K"))
+    slurm.records.write(AllocationRecord(name="here-5", job="5", cluster="other", login="", key="K"))
+    job = slurm.maker.job()
+    assert job is not None
+    assert sorted(one.job for one in slurm.records.read()) == ["5", "7"]
+
+
+def test_the_nodes_that_do_not_reach_the_switchboard_are_named() -> None:
+    record = AllocationRecord(
+        name="x", job="7", cluster="big", login="", key="K", nodes=("n1", "n2"), address="10.0.0.1:61001"
+    )
+    assert connected_nodes(record, []).told == "2 of 2 nodes have connected to 10.0.0.1:61001"
+    warned = connected_nodes(record, ["n2"])
+    assert (warned.verdict, "n2 cannot connect" in warned.told) == (Verdict.WARNING, True)
+    assert "srun --jobid=7 --overlap -w n2 bash -c 'exec 3<>/dev/tcp/10.0.0.1/61001'" in warned.hint
+
+
 def test_an_allocation_that_ends_unused_meanwhile_is_asked_for_again(slurm: PlayedSlurm) -> None:
     slurm.add("7", slurm.script(), comment="mesh ended: nobody has used it for 5 s")
     (slurm.place / "finished").touch()
@@ -383,3 +453,19 @@ def test_a_holder_removes_its_own_file_and_no_other_one(tmp_path: Path) -> None:
     assert place.exists()
     remove_own(str(place), "theirs")
     assert not place.exists()
+
+
+WRONG = ({"output": "some"}, {"options": Options(stdin="some")}, {"options": Options(name="a b")})
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_a_wrong_option_is_found_before_an_allocation_is_asked_for(
+    slurm: PlayedSlurm, monkeypatch: pytest.MonkeyPatch, words: dict[str, Any]
+) -> None:
+    clusters = slurm.place / "cluster.yaml"
+    clusters.write_text("big: {slurm: {nodes: 1}}\n")
+    monkeypatch.chdir(slurm.place)
+    for start in (api.run, api.exec):
+        with pytest.raises(UsageError):
+            start(["true"], cluster="big", clusters_file=str(clusters), **words)
+    assert not (slurm.place / "8").exists()

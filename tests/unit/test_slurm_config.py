@@ -51,10 +51,7 @@ WRONG = {
     "hosts beside it": ("slurm: {nodes: 2}\n  hosts: [a]", "big.slurm: has hosts: beside it"),
     "a key of SSH": ("slurm: {nodes: 2}\n  gateway: g\n  port: 22", "big.port: has no meaning beside slurm:"),
     "no login node": ("slurm: {nodes: 2}\n  user: me", "big.user: has no meaning without gateway:"),
-    "SSH to nodes that are asked for": (
-        "slurm: {nodes: 2, reach: ssh}",
-        "big.slurm.reach: has a meaning beside jobid: alone",
-    ),
+    "no way to nodes that are asked for": ("slurm: {nodes: 2, reach: rsh}", "big.slurm.reach: expected switchboard or"),
     "no way": ("slurm: {jobid: 12, reach: rsh}", "big.slurm.reach: expected switchboard or ssh, found 'rsh'"),
     "two directories": (
         "slurm: {nodes: 2, local: true}\n  remote_dir: /x",
@@ -127,6 +124,13 @@ def test_nodes_of_an_existing_allocation_may_be_reached_by_ssh(tmp_path: Path) -
     assert source.is_by_ssh
     assert source.like is not None
     assert source.like.user == "me"
+
+
+def test_nodes_that_are_asked_for_may_be_reached_by_ssh(tmp_path: Path) -> None:
+    source = found(tmp_path, "big:\n  user: me\n  gateway: login1\n  slurm: {nodes: 2, reach: ssh}\n").source
+    assert isinstance(source, MadeAllocation)
+    assert source.like is not None
+    assert (source.is_by_ssh, source.like.user, source.nodes) == (True, "me", 2)
 
 
 def test_overrides_change_one_request(tmp_path: Path) -> None:

@@ -27,11 +27,14 @@ from mesh.agent.switchboard.board import Board
 from mesh.agent.switchboard.connection import READ_BYTES, Connection, ConnectionEnded
 from mesh.agent.switchboard.flow import Credit, Outgoing, Taken
 from mesh.agent.switchboard.frames import BadFrame, Frames
+from mesh.backends.switchboard import line as line_module
 from mesh.backends.switchboard.backend import SwitchboardBackend
+from mesh.backends.switchboard.line import Line
 from mesh.backends.switchboard.program import pack
 from mesh.backends.switchboard.ways import tcp
 from mesh.core.cluster import Host
 from mesh.core.errors import HostUnreachable
+from mesh.core.interfaces import Channel, Farewell
 from mesh.engine.credentials import make_credentials
 from tests.lab import eventually
 
@@ -321,6 +324,31 @@ def test_a_client_with_another_key_is_unreachable_with_the_reason(played: Played
     assert "switchboard did not answer" in str(opened.result)
 
 
+def test_a_switchboard_that_is_not_reached_again_is_why_a_host_is_lost(played: Played, credentials: str) -> None:
+    ways = [tcp(LOOPBACK, played.port)]
+
+    def connect() -> Channel:
+        if ways:
+            return ways.pop()()
+        raise HostUnreachable("cannot connect to login1")
+
+    backend = SwitchboardBackend(connect, credentials, ["a"], node_limit=0.0)
+    list(backend.open([Host(name="a", address="a")], ["true"]))
+    assert backend.why(0) == ""
+    played.close()
+    assert eventually(lambda: unreachable(backend) == "cannot connect to login1")
+    assert backend.why(0) == "the switchboard is out of reach: cannot connect to login1"
+    backend.close()
+
+
+def unreachable(backend: SwitchboardBackend) -> str:
+    try:
+        backend.reopen(0, ["true"])
+    except HostUnreachable as error:
+        return str(error)
+    return ""
+
+
 def test_silent_strangers_are_disconnected_and_keep_nobody_out(
     join: Join, played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -423,3 +451,39 @@ def test_a_node_whose_switchboard_is_gone_gives_up(credentials: str) -> None:
         )
         done = subprocess.run([sys.executable, "-c", program], input=credentials.encode(), check=False, timeout=120)
     assert done.returncode == 0
+
+
+class StuckLink:
+    """A connection that takes and gives nothing. Its end waits as well, as that of a dead SSH connection does."""
+
+    def __init__(self) -> None:
+        self.freed = threading.Event()
+
+    def send(self, data: bytes) -> None:
+        self.freed.wait()
+
+    def receive(self) -> bytes:
+        self.freed.wait()
+        return b""
+
+    def farewell(self) -> Farewell:
+        return Farewell(status=None, stderr=b"")
+
+    def close(self, *, leave: bool = False) -> None:
+        self.freed.wait()
+
+
+def test_a_link_that_is_stuck_in_sending_ends_all_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_module, "SILENCE_LIMIT_S", 0.2)
+    monkeypatch.setattr(line_module, "JOIN_TIMEOUT_S", 0.1)
+    link = StuckLink()
+    line = Line(link, make_credentials(), lambda text: None)
+    try:
+        channel = line.open("a", ["true"], 1 << 16)
+        assert channel.receive() == b""
+        assert channel.why == "the connection to the switchboard ended: no answer for 0.2 s"
+        assert line.is_over
+        assert line.wait_nodes({"a"}, 60.0) == set()
+    finally:
+        link.freed.set()
+        line.close()

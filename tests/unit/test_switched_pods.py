@@ -182,7 +182,7 @@ def test_many_pods_have_the_key_from_a_secret_and_few_have_none() -> None:
     assert f'"secretName": "{render.secret_name(many, "uid-1")}"' in pod
     assert f"{render.SWITCHBOARD_DIR}/{render.PROGRAM}" in pod
     assert "PEM" not in pod
-    assert "secret" not in json.dumps(render.pod_object(few, 0, "uid-1"))
+    assert "secretName" not in json.dumps(render.pod_object(few, 0, "uid-1"))
     assert f"{render.SWITCHBOARD_DIR}/{render.PROGRAM}" == PROGRAM
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+from typing import Any
 
 import pytest
+import yaml
 
 from mesh.cli import program
+from mesh.cli.otherstlaunch import ordered
 from mesh.compat.tlaunchrun import TLaunchJob, options_of, words_of
 from mesh.core.errors import UsageError
 from tests.conftest import Home
@@ -47,10 +51,79 @@ def test_words_that_are_added() -> None:
     assert words_of(job(share_file="/nfs/x"))[-4:] == ("python3", "train.py", "--share_file", "/nfs/x")
 
 
-@pytest.mark.parametrize("name", ["namespace", "image", "image_pull_policy", "gpu_memory", "gpu_cores"])
-def test_arguments_of_kubernetes_are_refused_by_name(name: str) -> None:
-    with pytest.raises(UsageError, match=f"--{name} belongs to Kubernetes"):
+@pytest.mark.parametrize("name", ["namespace", "image_pull_policy", "gpu_memory", "gpu_cores"])
+def test_arguments_of_kubernetes_are_refused_by_name_without_an_image(name: str) -> None:
+    with pytest.raises(UsageError, match=f"--{name} belongs to Kubernetes, and needs --image"):
         program.status(["tlaunchrun", "basic", f"--{name}", "x", "pod", "true"])
+
+
+ORDERS = {
+    "--lpjob_name m --gpu 2 torchrun pod train.py --x 1": "torchrun --lpjob_name m --gpu 2 pod train.py --x 1",
+    "basic --set_share_file /nfs/x pod train.py --image y": "basic --set_share_file /nfs/x pod train.py --image y",
+    "--image i --set_save_path basic --num_trainer 2 --set_share_file train.py": (
+        "basic --image i --set_save_path --num_trainer 2 --set_share_file=auto --cluster=pods train.py"
+    ),
+    "basic --set_share_file --image=i train.py --gpu 1": (
+        "basic --set_share_file=auto --image=i --cluster=pods train.py --gpu 1"
+    ),
+    "--image i --num-nodes 2": "--image i --num-nodes 2",
+}
+
+
+@pytest.mark.parametrize("words", ORDERS)
+def test_the_method_comes_first_and_with_an_image_no_cluster_is_named(words: str) -> None:
+    assert ordered(words.split()) == ORDERS[words].split()
+
+
+def in_pods(home: Home, text: str, *more: str) -> tuple[dict[str, Any], str]:
+    """Return the spec of the first pod that --dry-run prints, and its line about the words."""
+    done = home.mesh("tlaunchrun", "--dry-run", "--image", "x", *more, *text.split())
+    assert done.status == 0, done.err
+    objects, _, words = done.out.decode().rpartition("# ")
+    pods = [one for one in yaml.safe_load_all(objects) if one["kind"] == "Pod"]
+    return {**pods[0]["spec"], "pods": len(pods)}, words.strip()
+
+
+def test_pods_have_what_was_asked_for(home: Home) -> None:
+    home.files(mesh__yaml="gpu_share: {gpu: a.b/gpu, memory: a.b/mem, cores: a.b/cores}\n")
+    parts = ("--gpu", "2", "--gpu_memory", "10000", "--gpu_cores", "50", "--image_pull_policy", "Never")
+    found, words = in_pods(home, "torchrun --nnodes 3 --nproc_per_node 4 train.py --lr 1", *parts)
+    (container,) = found["containers"]
+    assert (found["pods"], container["image"], container["imagePullPolicy"]) == (3, "x", "Never")
+    assert container["resources"]["limits"] == {"a.b/gpu": "2", "a.b/mem": "10000", "a.b/cores": "50"}
+    assert words == "torchrun, 4 processes in each pod: train.py --lr 1"
+    found, words = in_pods(home, "basic --num_trainer 2 train.py --lr 1", "--gpu", "1", "--lpjob_name", "m")
+    assert found["pods"] == 2
+    assert words.startswith("1 processes in each pod: sh -c")
+    assert words.endswith("sh python3 train.py --lr 1")
+    found, words = in_pods(home, "deepspeed --num_nodes 2 train.py", "--gpu", "8", "--set_save_path")
+    assert (found["pods"], words) == (2, "deepspeed, 8 processes in each pod: train.py --save_path models/lpjob")
+
+
+def test_paths_are_on_the_volume_where_there_is_one(home: Home) -> None:
+    words = ("tlaunchrun", "--dry-run", "--image", "x", "basic", "--set_share_file", "train.py")
+    done = home.mesh(*words)
+    assert (done.status, "MESH_TDATA" in done.err) == (2, True)
+    home.environ["MESH_TDATA"] = "tdata:/TData"
+    options = ("--lpjob_name", "m", "--set_save_path", "--set_checkpoint_path")
+    found, shown = in_pods(home, "basic --num_trainer 2 --set_share_file train.py", *options)
+    assert [one["persistentVolumeClaim"]["claimName"] for one in found["volumes"] if "emptyDir" not in one] == ["tdata"]
+    added = "--save_path /TData/models/m --checkpoint_path /TData/models/last.tar.gz"
+    assert re.search(rf"--share_file /TData/cache/m-[0-9a-f]{{12}} {added}$", shown)
+
+
+def test_parts_of_gpus_need_names_of_their_resources(home: Home) -> None:
+    done = home.mesh("tlaunchrun", "--dry-run", "--image", "x", "--gpu_memory", "1", "basic", "train.py")
+    assert (done.status, "`gpu_share: {memory: " in done.err) == (2, True)
+    for option, value in (("--image_pull_policy", "Often"), ("--lpjob_name", "a:b")):
+        done = home.mesh("tlaunchrun", "--dry-run", "--image", "x", option, value, "basic", "train.py")
+        assert (done.status, f"error: {option}: expected" in done.err) == (2, True), done.err
+
+
+def test_the_nodes_of_a_launcher_are_the_hosts_of_the_cluster(home: Home) -> None:
+    assert home.mesh("tlaunchrun", "--dry-run", "torchrun", "--nnodes", "2", "local:2", "train.py").status == 0
+    done = home.mesh("tlaunchrun", "torchrun", "--nnodes", "1", "local:2", "train.py")
+    assert (done.status, "local:2 has 2 hosts" in done.err) == (2, True)
 
 
 def test_a_basic_job_on_this_machine(home: Home) -> None:

@@ -6,17 +6,21 @@ It has a channel of its own, and ends with it, so that no agent and no run takes
 from __future__ import annotations
 
 import errno
+import time
 
 from mesh.agent.base.light import Socket, partial, socket
+from mesh.agent.forward import debugging
 from mesh.agent.forward.streams import Connection
 from mesh.agent.loop import Loop
-from mesh.protocol.forwarding import STREAMS_MAX
+from mesh.protocol.forwarding import STREAMS_MAX, Attach, NotStopped, StopRank, Waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mesh.protocol.first import Forward
+    from mesh.protocol.messages import Message
 
 LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))  # in the order of the tries
+LOOK_INTERVAL_S = 0.25  # between two looks for ranks that wait
 UNDER_WAY = (0, errno.EINPROGRESS)
 
 
@@ -26,6 +30,10 @@ def forward(request: Forward) -> None:
     connection = Connection(loop, 0, 1)
     connection.is_answering = True
     connection.on_connect = partial(_connect, connection)
+    if request.debug:
+        debugged = _Debugged(loop, connection, request.run, request.node)
+        connection.on_other = debugged.take
+        debugged.look()
     loop.run_until(lambda: connection.is_over)
 
 
@@ -58,3 +66,39 @@ def _begun(family: int, address: str, port: int) -> Socket | None:
         return own
     own.close()
     return None
+
+
+class _Debugged:
+    """The ranks of a run here, as far as they wait in their debuggers."""
+
+    def __init__(self, loop: Loop, connection: Connection, run: str, node: int) -> None:
+        self._loop, self._connection, self._run, self._node = loop, connection, run, node
+        self._reported: dict[int, str] = {}
+
+    def look(self) -> None:
+        """Report the ranks that wait if they have changed, again and again."""
+        found = debugging.waiting(debugging.directory(self._run, self._node))
+        if found != self._reported:
+            self._reported = found
+            asked = [rank for rank, path in found.items() if path.endswith(debugging.ASKED)]
+            self._connection.send(Waiting(ranks=[rank for rank in found if rank not in asked], asked=asked))
+        self._loop.at("look", time.monotonic() + LOOK_INTERVAL_S, self.look)
+
+    def take(self, message: Message) -> None:
+        """Carry out a request about a rank."""
+        if isinstance(message, StopRank):
+            reason = debugging.stop(self._run, message.rank)
+            if reason:
+                self._connection.send(NotStopped(rank=message.rank, why=reason))
+        elif isinstance(message, Attach):
+            self._attach(message)
+
+    def _attach(self, request: Attach) -> None:
+        path = debugging.waiting(debugging.directory(self._run, self._node)).get(request.rank, "")
+        own = Socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        own.setblocking(False)
+        if own.connect_ex(path or "/nowhere"):
+            own.close()
+            self._connection.refuse(request.stream, "the rank does not wait any more")
+        else:
+            self._connection.add(request.stream, own, 0)

@@ -76,6 +76,7 @@ class Connection:
         self.is_answering = False  # each Alive gets one back
         # Called with the number and the port of a stream that the other end opens.
         self.on_connect: Callable[[int, int], None] = lambda number, port: self.refuse(number, "not here")
+        self.on_other: Callable[[Message], None] = lambda message: None  # called with all other messages
         # Called with a stream that the other end has broken before its first byte, and the reason.
         self.on_refusal: Callable[[Stream, str], None] = lambda stream, reason: None
         self.on_end: Callable[[], None] = lambda: None  # called once, after all streams were broken
@@ -200,7 +201,9 @@ class Connection:
         if isinstance(message, Connect):
             self.on_connect(message.stream, message.port)
             return
-        assert isinstance(message, (Carry, Took, Finish, Break))
+        if not isinstance(message, (Carry, Took, Finish, Break)):
+            self.on_other(message)
+            return
         number = message.stream
         stream = self.streams.get(number)
         if stream is None:  # it was broken here meanwhile

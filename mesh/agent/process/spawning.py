@@ -54,6 +54,7 @@ class Setting:
         self.umask = umask  # None: ours
         self.limits = limits or {}  # resource.RLIMIT_* to (soft, hard); {}: ours
         self.cgroup = cgroup  # the directory of its control group; "": ours
+        self.terminal: Sequence[int] = ()  # columns and rows of its terminal, whose descriptor is its stdin; (): none
 
 
 def spawn(
@@ -123,6 +124,10 @@ def become(argv: Sequence[bytes], setting: Setting, descriptors: Mapping[int, in
         }
     for number, ours in descriptors.items():
         os.dup2(ours, number)
+    if setting.terminal:
+        import termios
+
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     if setting.limits:
         import resource
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from mesh.agent.base.directories import node_directory
 from mesh.agent.base.errors import hint, why
 from mesh.agent.base.light import partial
 from mesh.agent.process import cgroups
@@ -86,10 +87,15 @@ class Environment:
         """Put mesh's own directories in place again: prerun may have hidden them. Raises OSError."""
         environment = self.setting.environment
         environment[b"PATH"] = self._containers.cover(environment.get(b"PATH", os.defpath.encode()))
-        if self._begin.stacks:
+        if self._begin.stacks or self._begin.debug:
             from mesh.agent.ask import handlers
 
-            prepared = self._state.library("sitecustomize", handlers.source())
+            text = handlers.source()
+            if self._begin.debug:
+                from mesh.agent.forward import debugging
+
+                text += debugging.source()
+            prepared = self._state.library("sitecustomize", text)
             extend_path(environment, b"PYTHONPATH", prepared, first=True)
         if self._library:
             extend_path(environment, b"PYTHONPATH", self._library)
@@ -104,6 +110,19 @@ class Environment:
             if environment.get(name) == self._given.get(name):
                 environment[name] = to_bytes(value)
         return Setting(environment, found.directory, found.umask, found.limits, self._group.path)
+
+    @property
+    def has_debugger(self) -> bool:
+        """True if ranks stop in a debugger."""
+        return self._begin.debug
+
+    def allow_debugging(self, setting: Setting, rank: int) -> None:
+        """Let the Pythons of a rank stop in a debugger. Raises OSError."""
+        from mesh.agent.forward.inside import VARIABLE
+
+        place = os.path.join(node_directory(self._begin.run, self._begin.node), "debug")
+        os.makedirs(place, 0o700, exist_ok=True)
+        setting.environment[VARIABLE.encode()] = os.fsencode(os.path.join(place, str(rank)))
 
     def of_setup(self) -> Setting:
         """Return the setting of a setup, which runs in the home directory, without mesh's own directories."""

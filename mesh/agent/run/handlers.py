@@ -105,6 +105,7 @@ HANDLERS: dict[type[Request], Callable[..., None]] = {
     requests.Enclosed: lambda port, parts, request, data: parts.answering.enclose(data),
     requests.Reply: lambda port, parts, request, data: parts.answering.give_pull(data),
     requests.Stdin: lambda port, parts, request, data: parts.ranks.give_stdin(request.rank, data),
+    requests.Resize: lambda port, parts, request, data: parts.ranks.resize(request),
     requests.Signal: _signal,
     requests.Kill: lambda port, parts, request, data: port.post(KillAsked()),
     requests.Finish: lambda port, parts, request, data: port.post(FinishAsked(request.signal, request.grace)),

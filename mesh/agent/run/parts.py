@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from mesh.agent.ask.answering import Answering
-from mesh.agent.base.directories import Directories, machine_directory
+from mesh.agent.base.directories import Directories, machine_directory, remove_nodes
 from mesh.agent.control.server import ControlServer
 from mesh.agent.detached.detachment import Detachment
 from mesh.agent.detached.followers import Followers
@@ -113,6 +113,8 @@ class Parts:
             self.relays.close()
         if self.nodes is not None:
             self.nodes.close()
+        if self.begin.debug:
+            remove_nodes(self.begin.run, self.begin.node)
         self.locking.withdraw()
         self.group.remove_notes()
         self.out.close()

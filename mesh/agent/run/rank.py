@@ -34,6 +34,8 @@ class Source:
             data = os.read(self.descriptor, OUTPUT_BYTES)
         except BlockingIOError:
             return None
+        except OSError:  # EIO: no process has the terminal open any more
+            data = b""
         self.owed = max(0, self.owed - len(data)) if data else 0
         self.ends_line = data.endswith(b"\n") if data else self.ends_line
         return data
@@ -55,6 +57,7 @@ class Rank:
         self.status = -1  # from waitpid, once it has ended
         self.ended = 0.0  # seconds since the epoch
         self.is_reported = False  # the client was sent how it ended
+        self.has_terminal = False  # stdin is our end of it
         self._input: deque[bytes] = deque()
         self._input_ended = False
 
@@ -105,7 +108,7 @@ class Rank:
                     self._input.appendleft(rest)
         except BlockingIOError:
             return taken
-        except BrokenPipeError:  # it closed its stdin; the rest is for nobody
+        except OSError:  # it closed its stdin or its terminal; the rest is for nobody
             self._input_ended = True
         if self._input_ended:
             self.close_stdin()
@@ -119,6 +122,11 @@ class Rank:
         self._input.clear()
         return size
 
+    def resize(self, columns: int, rows: int) -> None:
+        """Change the size of its terminal, if it has one; the kernel signals the programs there."""
+        if self.has_terminal and self.stdin >= 0:
+            set_size(self.stdin, columns, rows)
+
     def close_stdin(self) -> None:
         if self.stdin >= 0:
             os.close(self.stdin)
@@ -129,6 +137,8 @@ def start_rank(
     rank: int, argv: Sequence[str], setting: Setting, wants_stdin: bool, keep: Mapping[int, int] | None = None
 ) -> Rank:
     """Start the process of a rank. keep: further descriptors that it inherits, as in ``spawn``. Raises OSError."""
+    if setting.terminal:
+        return _start_on_terminal(rank, argv, setting, keep)
     stdin, stdin_end = -1, -1
     out, out_end = output_pipe()
     err, err_end = output_pipe()
@@ -143,6 +153,34 @@ def start_rank(
         for descriptor in (stdin_end, out_end, err_end):
             os.close(descriptor)
     return Rank(rank, pid, [Source(out, rank, "stdout"), Source(err, rank, "stderr")], stdin)
+
+
+def _start_on_terminal(rank: int, argv: Sequence[str], setting: Setting, keep: Mapping[int, int] | None) -> Rank:
+    """Start the process of a rank on a terminal of its own, which all three streams lead to. Raises OSError."""
+    ours, theirs = os.openpty()
+    typed = -1
+    try:
+        set_size(ours, *setting.terminal)
+        os.set_blocking(ours, False)
+        typed = os.dup(ours)
+        pid = spawn([to_bytes(word) for word in argv], setting, theirs, theirs, theirs, keep)
+    except BaseException:
+        for descriptor in (ours, typed):
+            if descriptor >= 0:
+                os.close(descriptor)
+        raise
+    finally:
+        os.close(theirs)
+    found = Rank(rank, pid, [Source(ours, rank, "stdout")], typed)
+    found.has_terminal = True
+    return found
+
+
+def set_size(terminal: int, columns: int, rows: int) -> None:
+    """Set the size of a terminal."""
+    import termios  # few ranks have one
+
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
 def _fionread() -> int:

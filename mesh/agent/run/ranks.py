@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from mesh.agent.run.restarting import Restarts
     from mesh.agent.run.setup import Command, Setup
     from mesh.agent.run.sources import Sources
+    from mesh.protocol.requests import Resize, Start
     from mesh.protocol.requests import Setup as SetupRequest
-    from mesh.protocol.requests import Start
 
 END_REPORT_LIMIT_S = 1.0  # a client that takes what it is sent has the end of a rank by then
 START_GATHER_S = 0.02  # a short command ends so soon: its start is reported together with its output
@@ -111,6 +111,9 @@ class Ranks:
         for rank in request.ranks:
             try:
                 setting = self._environment.of_rank(rank.env)
+                setting.terminal = rank.terminal
+                if self._environment.has_debugger:
+                    self._environment.allow_debugging(setting, rank.rank)
                 start = start_rank if self.nodes is None else self.nodes.start
                 argv = rank.argv or request.argv
                 self.restarts.note_start(rank.rank, (argv, setting, rank.stdin))
@@ -165,6 +168,12 @@ class Ranks:
                 rank.give(data)
                 self._report_taken(rank, rank.drop_input())
                 self._watch_stdin(rank)
+
+    def resize(self, request: Resize) -> None:
+        """Change the size of a rank's terminal."""
+        for rank in self.ranks.values():
+            if rank.rank == request.rank:
+                rank.resize(request.columns, request.rows)
 
     def give_password(self, data: bytes) -> None:
         """Answer a setup that has asked for a password."""

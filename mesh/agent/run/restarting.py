@@ -154,6 +154,7 @@ class Restarts:
         if b"MESH_JOB_ID" not in environment:  # a job counts its own attempts there
             environment[b"MESH_ATTEMPT"] = b"%d" % self._attempts[rank]
         own = Setting(environment, setting.directory, setting.umask, setting.limits, setting.cgroup)
+        own.terminal = setting.terminal
         return start_rank(rank, argv, own, wants_stdin)
 
     def _look_at(self, rank: Rank, when: float) -> None:

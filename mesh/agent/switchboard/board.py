@@ -176,6 +176,14 @@ class Board:
         """Send a text to every node, which keeps the last one."""
         self._broadcast(set(self._nodes.values()), frames.frame(frames.NOTICE, 0, text.encode()))
 
+    def note_busy(self, name: str, is_busy: bool) -> None:
+        """Note if a node has something of mesh. A report is good for BUSY_LIMIT_S."""
+        if is_busy:
+            self._busy[name] = time.monotonic()
+        else:
+            self._busy.pop(name, None)
+        self._note_idle()
+
     def stop_nodes(self, reason: str) -> None:
         """Have every node end its agents with SIGTERM, wait for them, and end."""
         self._broadcast(set(self._nodes.values()), frames.frame(frames.STOP, 0, reason.encode()))
@@ -352,11 +360,7 @@ class Board:
         self._send(node, frames.frame(frames.OPEN, number, data), number)
 
     def _note_busy(self, peer: _Peer, report: Fields) -> None:
-        if report.get("is_busy"):
-            self._busy[peer.name] = time.monotonic()
-        else:
-            self._busy.pop(peer.name, None)
-        self._note_idle()
+        self.note_busy(peer.name, bool(report.get("is_busy")))
         if report.get("is_ending") and not peer.is_ending:
             peer.is_ending = True
             self.on_ending(peer.name)

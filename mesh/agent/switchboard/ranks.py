@@ -10,10 +10,10 @@ RANK_MARKS = (b"RANK=", b"MESH_RUN_ID=")  # variables that begin so, which each 
 
 def signal_ranks(number: int, ancestor: int) -> int:
     """Send a signal to each rank whose agent descends from a process; return how many there were."""
-    parents, names = _processes()
+    parents, names = processes()
     count = 0
     for pid, parent in parents.items():
-        if names.get(parent) == AGENT_NAME and _descends(parent, ancestor, parents) and _is_rank(pid):
+        if names.get(parent) == AGENT_NAME and descends(parent, ancestor, parents) and _is_rank(pid):
             try:
                 os.kill(pid, number)
                 count += 1
@@ -22,7 +22,7 @@ def signal_ranks(number: int, ancestor: int) -> int:
     return count
 
 
-def _processes() -> tuple[dict[int, int], dict[int, bytes]]:
+def processes() -> tuple[dict[int, int], dict[int, bytes]]:
     """Return the parent and the name of each process."""
     parents: dict[int, int] = {}
     names: dict[int, bytes] = {}
@@ -37,7 +37,8 @@ def _processes() -> tuple[dict[int, int], dict[int, bytes]]:
     return parents, names
 
 
-def _descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
+def descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
+    """Return True if a process is another one, or was started below it. parents: by process"""
     while pid and pid != ancestor:
         pid = parents.get(pid, 0)
     return pid == ancestor

@@ -37,6 +37,7 @@ class Access(Struct, frozen=True, kw_only=True):
     proxy: str = ""  # a URL; "": none
     no_proxy: str = ""
     certificate: bytes = b""  # the client's, as PEM; b"": it has none
+    authority: bytes = b""  # that has signed the server's certificate, as PEM; b"": one that this machine trusts
     header: Callable[[], Mapping[str, str]] = lambda: NO_TOKEN  # that authorizes a request; a token may be refreshed
 
 
@@ -68,7 +69,6 @@ def _of_plain(found: plain.Plain) -> Access:
     tls = tls_of(ca_file=found.ca_file, ca_data=found.ca_data, verifies=found.verifies)
     certificate = found.load_certificate(tls)
     _allow_unverified(tls)
-    header = {"authorization": f"Bearer {found.token}"} if found.token else NO_TOKEN
     return Access(
         server=found.server,
         context=found.context,
@@ -76,7 +76,8 @@ def _of_plain(found: plain.Plain) -> Access:
         tls=tls,
         server_name=found.server_name,
         certificate=certificate,
-        header=lambda: header,
+        authority=Path(found.ca_file).read_bytes() if found.ca_file else found.ca_data.encode(),
+        header=found.header,
     )
 
 
@@ -143,6 +144,7 @@ def _access(configuration: object, context: str, namespace: str) -> Access:
         proxy=setting("proxy"),
         no_proxy=setting("no_proxy"),
         certificate=certificate,
+        authority=Path(authority).read_bytes() if (authority := setting("ssl_ca_cert")) else b"",
         header=header,
     )
 

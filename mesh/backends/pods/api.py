@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
 import re
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +31,8 @@ WEBSOCKET_STATUS = 101  # the status of HTTP that opens a websocket
 OTHER_UID = "recondition"  # in the words of a server that has another object of the name
 CONNECTIONS_KEPT = 16  # for requests at the same time
 ROLE_HINT = "`mesh pods role` prints the Role that mesh needs"
+APPLY = "application/apply-patch+yaml"  # JSON is YAML
+MANAGER = "mesh"  # the field manager of what mesh applies
 CONNECTION = re.compile(r"^.*?HTTPS?Connection(Pool)?( object|\([^)]*\))( at 0x\w+)?>?: ")  # in errors of urllib3
 Body = Mapping[str, object]  # of a request
 T = TypeVar("T")
@@ -74,6 +78,19 @@ class Api:
         self.close()
 
     @property
+    def server_fields(self) -> Mapping[str, object]:
+        """The server as a kubeconfig names it, with its certificates in the text."""
+        access = self._access
+        found: dict[str, object] = {"server": access.server}
+        if access.tls.verify_mode is ssl.CERT_NONE:
+            found["insecure-skip-tls-verify"] = True
+        elif access.authority:
+            found["certificate-authority-data"] = base64.b64encode(access.authority).decode()
+        if access.server_name:
+            found["tls-server-name"] = access.server_name
+        return found
+
+    @property
     def pods(self) -> str:
         """The path of the pods of the namespace."""
         return self.path("pods")
@@ -103,6 +120,16 @@ class Api:
     def post(self, path: str, body: Body, kind: type[T], query: Mapping[str, str] | None = None) -> T:
         """Send an object, and return the one that the server answers. Raises ApiFailed and ApiAway."""
         return self._read("POST", path, kind, query, body, ANSWER_TIMEOUT_S)
+
+    def apply(self, path: str, body: Body, *, dry_run: bool = False, is_forced: bool = False) -> dict[str, object]:
+        """Make an object, or give it these fields; return it as it is then. Raises ApiFailed and ApiAway.
+
+        Fields that others have set stay. A field that others have set to another value is a conflict (409).
+        dry_run: change nothing; is_forced: take over the fields of a conflict
+        """
+        query = {"fieldManager": MANAGER, **({"dryRun": "All"} if dry_run else {})}
+        query |= {"force": "true"} if is_forced else {}
+        return self._read("PATCH", path, dict[str, object], query, body, ANSWER_TIMEOUT_S)
 
     def credentials_end(self) -> float:
         """Return when the credentials end, in seconds since the epoch; infinity where they do not show it."""
@@ -228,7 +255,7 @@ class Api:
 
         headers = {"Accept": "application/json", **self._access.header()}
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = APPLY if method == "PATCH" else "application/json"
         url = self.server + path + (f"?{urlencode(query)}" if query else "")
         data = None if body is None else json.dumps(body).encode()
         limit = urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, timeout or CONNECT_TIMEOUT_S), read=timeout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import ssl
 import tempfile
@@ -20,7 +21,15 @@ CLUSTER_KEYS = {
     "tls-server-name",
     "extensions",
 }
-USER_KEYS = {"token", "client-certificate", "client-certificate-data", "client-key", "client-key-data", "extensions"}
+USER_KEYS = {
+    "token",
+    "tokenFile",
+    "client-certificate",
+    "client-certificate-data",
+    "client-key",
+    "client-key-data",
+    "extensions",
+}
 PROXIES = ("https_proxy", "http_proxy")  # variables that the official client reads, in either case
 Table = Mapping[str, object]
 
@@ -36,8 +45,17 @@ class Plain(Struct, frozen=True, kw_only=True):
     verifies: bool = True
     server_name: str = ""
     token: str = ""
+    token_file: str = ""  # of a service account, whose token is replaced now and then
     certificate: str | bytes = ""  # the path of a PEM file, or what would be in it
     key: str | bytes = ""
+
+    def header(self) -> Mapping[str, str]:
+        """Return the header that authorizes a request."""
+        token = self.token
+        if self.token_file:
+            with contextlib.suppress(OSError):
+                token = Path(self.token_file).read_text().strip()
+        return {"authorization": f"Bearer {token}"} if token else {}
 
     def load_certificate(self, tls: ssl.SSLContext) -> bytes:
         """Have a context of TLS present the client's certificate; return that as PEM. Raises OSError and ValueError."""
@@ -88,6 +106,9 @@ def _chosen(read: Table, context: str, directory: Path) -> Plain | None:
     key = _file_or_data(user, "client-key", directory)
     if bool(certificate) != bool(key):
         return None
+    token_file = str(directory / _text(user["tokenFile"])) if user.get("tokenFile") else ""
+    if token_file and user.get("token"):
+        return None
     found = Plain(
         server=server,
         context=name,
@@ -97,10 +118,16 @@ def _chosen(read: Table, context: str, directory: Path) -> Plain | None:
         verifies=not verifies,
         server_name=_text(cluster.get("tls-server-name", "")),
         token=_text(user.get("token", "")),
+        token_file=token_file,
         certificate=certificate,
         key=key,
     )
-    _data(certificate), _data(key), _data(ca)  # the official client has the words for files that are not there
+    (
+        _data(certificate),
+        _data(key),
+        _data(ca),
+        _data(token_file),
+    )  # the official client has the words for files that are not there
     return found
 
 

@@ -114,6 +114,8 @@ def _waits_for(pod: Pod, pulls: Sequence[str]) -> tuple[str, bool]:
         return end_of(pod), True
     if not pod.spec.node_name:
         return UNSCHEDULED, False
+    if name := next((one.name for one in status.init_container_statuses or () if one.state.running), ""):
+        return f"its init container {name} runs", False
     images = ", ".join(sorted({one.image for one in statuses}))
     return BEING_MADE + f" ({images})" * bool(images), False
 
@@ -134,12 +136,22 @@ def end_of(pod: Pod, container: str = "") -> str:
         return "its time is up (activeDeadlineSeconds)"
     if status.reason == "NodeLost":
         return f"its node {pod.spec.node_name} is lost"
+    for init in status.init_container_statuses or ():
+        ended = init.state.terminated
+        if ended and ended.exit_code:
+            return _failed_init(init.name, ended)
     own = status_of(pod, container)
     if own.state.terminated and not pod.metadata.deletion_timestamp:
         return _terminated(pod, own, own.state.terminated)
     if pod.metadata.deletion_timestamp:
         return "the pod was deleted (by kubectl, a controller or a drain)"
     return f"the pod has ended ({status.phase})" if status.phase in ENDED else ""
+
+
+def _failed_init(name: str, ended: ContainerState) -> str:
+    """Return why an init container has failed: the last line that it has printed."""
+    lines = [line.strip() for line in ended.message.splitlines() if line.strip()]
+    return f"its init container {name} has failed: {lines[-1] if lines else f'exit {ended.exit_code}'}"
 
 
 def restart_of(pod: Pod, container: str, restarts: int) -> str:

@@ -6,13 +6,14 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from mesh.backends.pods.backend import PodsBackend, PodStream, pod_of
 from mesh.backends.pods.channel import ExecChannel
 from mesh.backends.switchboard.backend import WINDOW_BYTES, WINDOWS_BYTES
 from mesh.backends.switchboard.line import Line
-from mesh.core.cluster import PodPlace
+from mesh.core.cluster import Host, PodPlace
 from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.events import Event, Notice
 from mesh.core.text import one_line
@@ -22,6 +23,17 @@ ANSWER_TIMEOUT_S = 10.0  # for the switchboard to start
 NODE_LIMIT_S = 10.0  # for a pod to be connected to it; then it is reached without
 RETRY_INTERVAL_S = 30.0  # before another switchboard is tried, after one that did not start
 ANSWER_BYTES = 64 << 10
+
+
+def sharing_an_address(hosts: Sequence[Host]) -> set[str]:
+    """Return the pods with `hostNetwork` that share a Kubernetes node: a call to one of them may reach another one.
+
+    >>> a, b, c = (Host(name=name, address=address) for name, address in (("a", "1"), ("b", "2"), ("c", "1")))
+    >>> sorted(sharing_an_address([a, b, c]))
+    ['a', 'c']
+    """
+    counts = Counter(host.internal_ip or host.address for host in hosts)
+    return {host.name for host in hosts if counts[host.internal_ip or host.address] > 1}
 
 
 class SwitchedPods(PodsBackend):
@@ -42,7 +54,10 @@ class SwitchedPods(PodsBackend):
         self._post = post
 
     def _start(self, name: str, argv: Sequence[str]) -> PodStream:
-        line = self._shared()
+        is_alone = name not in sharing_an_address(self._hosts)
+        if not is_alone:
+            self._notify(f"{name} has the address of another pod (hostNetwork)")
+        line = self._shared() if is_alone else None
         if line is not None and line.wait_nodes({name}, NODE_LIMIT_S):
             window = max(WINDOW_BYTES[0], min(WINDOW_BYTES[1], WINDOWS_BYTES // len(self._hosts)))
             return line.open(name, list(argv), window)

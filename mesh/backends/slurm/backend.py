@@ -123,6 +123,8 @@ class SlurmBackend(SwitchboardBackend):
     def _dial(self) -> Channel:
         """Return a connection to the port of the switchboard. Raises HostUnreachable."""
         host, _, port = self._record.address.rpartition(":")
+        if self._line is not None:  # it has ended, by a dead connection to the login node as a rule
+            self._login.drop()
         try:
             return connected(self._login, host, int(port), self._python)
         except HostUnreachable:

@@ -35,6 +35,7 @@ ENDS = {
     "COMPLETED": "it has ended",
     "REVOKED": "another cluster has taken it",
 }
+ENDING_REASONS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL", "NodeFail": "NODE_FAIL", "DeadLine": "DEADLINE"}
 REASONS = {
     "Priority": "jobs of a higher priority are first",
     "Resources": "it waits for nodes to be free",
@@ -246,7 +247,7 @@ def end_of(fields: dict[str, str]) -> str:
     """Return why a job has ended, by its fields; "" while it goes on.
 
     >>> end_of({"JobState": "TIMEOUT"}), end_of({"JobState": "COMPLETING"}), end_of({"JobState": "RUNNING"})
-    ('its time is up', 'it was cancelled', '')
+    ('its time is up', 'it is being ended, and Slurm gives no reason yet', '')
     >>> end_of({"JobState": "COMPLETING", "Comment": "mesh ended: its step has ended (exit 1)"})
     'its step has ended (exit 1)'
     """
@@ -259,9 +260,26 @@ def end_of(fields: dict[str, str]) -> str:
     if state == "COMPLETING" and fields.get("ExitCode") == KILLED:
         return ENDS["FAILED"]
     if state == "COMPLETING":  # Slurm is ending its processes
-        reason = fields.get("Reason", "").upper()
-        return ENDS["TIMEOUT"] if reason == "TIMELIMIT" else ENDS.get(reason, ENDS["CANCELLED"])
+        return _ending_of(fields)
     return ENDS.get(state, f"it is {state.lower()}" if state else "")
+
+
+def _ending_of(fields: dict[str, str]) -> str:
+    """Return why Slurm is ending a job, whose final state it does not show yet.
+
+    >>> _ending_of({"Reason": "NodeDown"}), _ending_of({"Reason": "None", "Comment": "mesh h1:4711"})
+    ('one of its nodes has failed', 'it was cancelled')
+    """
+    reason = fields.get("Reason", "")
+    if reason in ENDING_REASONS:
+        return ENDS[ENDING_REASONS[reason]]
+    if reason not in ("", "None"):
+        return ENDS.get(reason.upper(), f"Slurm ends it ({reason})")
+    if fields.get("PreemptTime", "None") not in ("", "None"):
+        return ENDS["PREEMPTED"]
+    if fields.get("Comment", "").startswith(MARK):  # a holder that ends by itself writes why
+        return ENDS["CANCELLED"]
+    return "it is being ended, and Slurm gives no reason yet"
 
 
 def nodes_of(login: Login, text: str) -> tuple[str, ...]:

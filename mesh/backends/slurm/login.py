@@ -59,6 +59,9 @@ class Login(Protocol):
     def terminal(self, argv: Sequence[str]) -> list[str]:
         """Return the command line that runs a command there on this terminal."""
 
+    def drop(self) -> None:
+        """End a connection to it that may be dead without a sign of it. The next call makes another one."""
+
     def close(self) -> None:
         """End the connection to it."""
 
@@ -84,6 +87,9 @@ class LocalLogin:
 
     def terminal(self, argv: Sequence[str]) -> list[str]:
         return list(argv)
+
+    def drop(self) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -153,6 +159,12 @@ class SshLogin:
             return channel
 
         return self._connected().use(0, begin)
+
+    def drop(self) -> None:
+        with self._lock:
+            backend = self._backend
+        if backend is not None:
+            backend.drop()
 
     def close(self) -> None:
         with self._lock:

@@ -15,6 +15,7 @@ from mesh.core.errors import MeshError
 from mesh.core.paths import runs_directory
 
 FILE_MODE = 0o600
+HANDED_ON = b"handed on\n"
 
 
 class AllocationRecord(Struct, frozen=True, kw_only=True):
@@ -78,23 +79,66 @@ class AllocationRecords:
 
     def remove(self, name: str) -> None:
         """Remove a record; it is no error if there is none, or if it cannot be removed."""
-        with contextlib.suppress(OSError):
-            self._place(name).unlink()
+        for place in (self._place(name), self._waits(name)):
+            with contextlib.suppress(OSError):
+                place.unlink()
 
     @contextlib.contextmanager
     def alone(self, cluster: str) -> Iterator[None]:
         """Hold the lock of a cluster's name: two commands never ask for two allocations. Raises MeshError."""
-        place = self._directory / f"{name_of('lock', cluster)}.lock"
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        except OSError as error:
-            raise MeshError(f"cannot write {place}: {error.strerror}") from error
+        descriptor = self._opened(self._directory / f"{name_of('lock', cluster)}.lock")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)
+
+    @contextlib.contextmanager
+    def waiting(self, name: str) -> Iterator[None]:
+        """Count this command among those that wait for a job. name: of its record. Raises MeshError."""
+        descriptor = self._opened(self._waits(name))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def is_waited(self, name: str) -> bool:
+        """Return True if another command waits for a job. Within ``alone``, or the answer may be old."""
+        try:
+            descriptor = os.open(self._waits(name), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def hand_on(self, name: str) -> None:
+        """Note that the command which has asked for a job is gone: the last one that waits for it cancels it."""
+        with contextlib.suppress(OSError):
+            self._waits(name).write_bytes(HANDED_ON)
+
+    def is_handed_on(self, name: str) -> bool:
+        """Return True if the command that has asked for a job has left it to those that wait for it."""
+        try:
+            return self._waits(name).read_bytes() == HANDED_ON
+        except OSError:
+            return False
+
+    def _opened(self, place: Path) -> int:
+        """Return the descriptor of a lock file. Raises MeshError."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        except OSError as error:
+            raise MeshError(f"cannot write {place}: {error.strerror}") from error
+
+    def _waits(self, name: str) -> Path:
+        return self._directory / f"{name}.waits"
 
     def _place(self, name: str) -> Path:
         return self._directory / f"{name}.json"

@@ -262,8 +262,7 @@ class SshBackend:
 
     def close(self) -> None:
         self._given_up.set()
-        for connection in [*self._connections, *(self._shared.gateways.values() if self._shared else ())]:
-            connection.close()
+        self.drop()
 
     def _connection(self, host: Host, shared: Shared) -> SshConnection:
         return SshConnection(host, shared=shared, gateway=host.proxy_command or self._gateway)
@@ -277,6 +276,11 @@ class SshBackend:
             return self._use(self._hosts[node], self._connections[node], begin, self._tries)
         except GivenUp as error:
             raise HostUnreachable("given up") from error
+
+    def drop(self) -> None:
+        """End all connections, which may be dead without a sign of it. ``use`` opens new ones."""
+        for connection in [*self._connections, *(self._shared.gateways.values() if self._shared else ())]:
+            connection.close()
 
     def _open(self, host: Host, connection: SshConnection, command: str, tries: int) -> SshChannel:
         """Connect, as often as it takes, and start the command. Raises HostUnreachable and GivenUp."""

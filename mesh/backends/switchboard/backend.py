@@ -121,7 +121,13 @@ class SwitchboardBackend:
         return self._advice.explain(node, self._names[node], end)
 
     def why(self, node: int) -> str:
-        return self._advice.why(node)
+        return self._advice.why(node) or self._out_of_reach()
+
+    def _out_of_reach(self) -> str:
+        """Return why the switchboard is not reached any more; "" if it is, or nothing was tried."""
+        if self._line is None or not self._line.is_over or self._failed is None:
+            return ""
+        return f"the switchboard is out of reach: {one_line(str(self._failed[1]))}"
 
     def user(self, node: int) -> str:
         return self._hosts[node].user or getpass.getuser()
@@ -151,7 +157,7 @@ class SwitchboardBackend:
             except HostUnreachable as error:
                 self._failed = time.monotonic(), error
                 raise
-            self._line = line
+            self._line, self._failed = line, None
         if self._is_over.is_set():  # ``close`` came before it
             line.close()
         return line

@@ -1,4 +1,4 @@
-"""The connection of a client to a switchboard, with the streams of all hosts. Two threads serve it."""
+"""The connection of a client to a switchboard, with the streams of all hosts. Three threads serve it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from mesh.core.interfaces import Channel
 
 PING_INTERVAL_S = 5.0
 SILENCE_LIMIT_S = 20.0  # without a byte, after which the connection is dead; less than the switchboard waits
+STOPPED_S = 2.0  # a wait that takes so much longer: this process was stopped, and has read nothing
 WELCOME_TIMEOUT_S = 15.0  # for the switchboard to answer
 SENT_TOGETHER_BYTES = 64 << 10
 FLUSH_TIMEOUT_S = 1.0  # for the last frames
@@ -44,6 +45,7 @@ class Line:
         self._nodes: set[str] = set()
         self._arrivals: list[tuple[Set[str], threading.Event]] = []  # who waits for nodes
         self._received_at = time.monotonic()
+        self._ended = threading.Event()
         hello = frames.record(
             frames.HELLO, version=frames.SWITCHBOARD_VERSION, role=frames.CLIENT_ROLE, name="a client"
         )
@@ -51,6 +53,7 @@ class Line:
         self._threads = [
             threading.Thread(target=self._read, name="mesh-board-in", daemon=True),
             threading.Thread(target=self._write, name="mesh-board-out", daemon=True),
+            threading.Thread(target=self._watch, name="mesh-board-watch", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -140,9 +143,13 @@ class Line:
             self._changed.notify_all()
             for _, event in self._arrivals:
                 event.set()
-        self._link.close()
+        self._ended.set()
         for channel in streams:
             channel.end(None, f"the connection to the switchboard ended: {why}", b"")
+        # In a thread: the end of a link that takes no bytes may block until the system gives it up.
+        closing = threading.Thread(target=self._link.close, name="mesh-board-close", daemon=True)
+        closing.start()
+        closing.join(JOIN_TIMEOUT_S)
 
     # ---- threads
 
@@ -159,8 +166,6 @@ class Line:
                     if now >= ping_at:
                         ping_at = now + PING_INTERVAL_S
                         self._ping()
-                        if now - self._received_at > SILENCE_LIMIT_S:
-                            break
                     self._shakes = self._is_sent = False
                     chunk = self._out.take(SENT_TOGETHER_BYTES) if self._is_open else b""
                 with self._tls_lock:
@@ -173,8 +178,16 @@ class Line:
                     self._link.send(encrypted)
         except (ChannelClosed, OSError, ValueError) as error:
             self._end(str(error))
-        else:
-            self._end(f"no answer for {SILENCE_LIMIT_S:g} s")
+
+    def _watch(self) -> None:
+        """End a silent connection. The other two threads may be blocked in its link."""
+        while (left := self._received_at + SILENCE_LIMIT_S - time.monotonic()) > 0:
+            until = time.monotonic() + left
+            if self._ended.wait(left):
+                return
+            if time.monotonic() > until + STOPPED_S:
+                self._received_at = time.monotonic()
+        self._end(f"no answer for {SILENCE_LIMIT_S:g} s")
 
     def _ping(self) -> None:
         self._unanswered += 1

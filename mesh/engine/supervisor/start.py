@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh.core.events import CONNECTING, Connected, NoCommand, PrepareFailed, Ready
+from mesh.core.events import CONNECTING, Connected, Locked, NoCommand, PrepareFailed, Ready, Synced
 from mesh.core.module import Applied, ModuleError, Step
 from mesh.core.outcome import EXIT_NOT_FOUND, Cause
 from mesh.engine.orders import Apply, Order, Prepare, Say, Start, Sync, Tell
@@ -21,6 +21,7 @@ class Steps:
         self._state, self._ending, self._rounds = state, ending, rounds
         self._has_ranks = bool(state.spec.has_command or state.spec.commands)
         self._prepared_at_once: set[int] = set()  # hosts that prepare themselves without an order
+        self._trees: dict[int, str] = {}  # of the workspaces on hosts that are locked
         self.skipped: dict[int, PrepareFailed] = {}  # hosts that the run goes on without; they have no ranks
         self.no_command: dict[int, NoCommand] = {}  # hosts that are prepared, and cannot execute the command
 
@@ -39,9 +40,10 @@ class Steps:
             self._state.phases[event.node] = Phase.LOCKING
         return orders
 
-    def locked(self, node: int) -> list[Order]:
+    def locked(self, event: Locked) -> list[Order]:
         """Sync a host that is locked. A run that waits for busy hosts changes nothing on any host before it has all."""
-        state, spec = self._state, self._state.spec
+        state, spec, node = self._state, self._state.spec, event.node
+        self._trees[node] = event.tree
         orders = self.move(node, Phase.LOCKED)
         is_ours = state.phases[node] is Phase.LOCKED and state.cause is None
         if not is_ours or (spec.wait and not state.phases.have_all(Phase.LOCKED)):
@@ -51,9 +53,25 @@ class Steps:
                 if spec.sync_timeout:
                     state.clock.start("sync", spec.sync_timeout)
                 orders += [Sync(node=other), *self.move(other, Phase.SYNCING)]
+            elif spec.fetched:
+                orders += self._fetched(other)
             else:
                 orders += self.move(other, Phase.SYNCED)
         return orders
+
+    def _fetched(self, node: int) -> list[Order]:
+        """Record the workspace that a host has fetched by itself; refuse one that is not as on the first host."""
+        state, tree = self._state, self._trees[node]
+        first, other = next(iter(self._trees.items()))
+        if tree and tree == other:
+            source = state.spec.fetched
+            synced = Synced(time=state.clock.time, node=node, files=0, bytes=0, seconds=0.0, tree=tree, source=source)
+            return [Tell(event=synced), *self.move(node, Phase.SYNCED)]
+        if state.cause is not None:
+            return self.move(node, Phase.SYNCED)
+        message = f"its workspace differs from that on {state.names([first])}: tree {tree or 'unknown'}, and {other}"
+        hint = "name a commit by ref:, then make the pods anew: mesh down CLUSTER"
+        return self.refuse(PrepareFailed(time=state.clock.time, node=node, step="sync", message=message, hint=hint))
 
     def applied(self, event: Applied) -> list[Order]:
         self._rounds.take(event)

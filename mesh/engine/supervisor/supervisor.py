@@ -136,8 +136,8 @@ class Supervisor:
                 return [*self._steps.connected(event), *self._locks.order()]
             case Locked(node=node) if self._locks.is_backing_off:
                 return [*self._locks.release(node), *self._locks.name_others(event)]
-            case Locked(node=node):
-                return [*self._steps.locked(node), *self._locks.order(), *self._locks.name_others(event)]
+            case Locked():
+                return [*self._steps.locked(event), *self._locks.order(), *self._locks.name_others(event)]
             case Busy():
                 if self._locks.may_wait(event):
                     return self._locks.wait(event)

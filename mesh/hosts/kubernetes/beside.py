@@ -1,4 +1,4 @@
-"""Objects that are made beside pods: the Secret of their switchboard, and the PodGroup of a gang."""
+"""Objects that are made beside pods: the Secret of their switchboard, their workspace, the PodGroup of a gang."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ def create_beside(api: Api, made: Made, uid: str, warn: Callable[[str], object])
     """
     if made.has_switchboard:
         _create_secret(api, made, uid, warn)
+    for thing in render.archive_objects(made, uid):
+        _create(api, thing)
     for thing in render.gang_objects(made, uid):
         _create_gang(api, made, thing)
 
@@ -36,6 +38,15 @@ def _create_secret(api: Api, made: Made, uid: str, warn: Callable[[str], object]
         if error.status == 403:
             warn(f"{made.cluster}: no switchboard, as the Role has no `secrets create`: mesh pods role")
         elif error.reason != EXISTS:
+            raise
+
+
+def _create(api: Api, thing: render.Object) -> None:
+    """Create a ConfigMap, unless it is there. Raises MeshError."""
+    try:
+        api.create(api.path("configmaps"), thing)
+    except ApiFailed as error:
+        if error.reason != EXISTS:
             raise
 
 

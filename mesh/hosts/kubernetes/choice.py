@@ -14,6 +14,7 @@ from mesh.config.podspec import PodGroup
 from mesh.core.cluster import Host, PodPlace
 from mesh.core.errors import MeshError, UsageError
 from mesh.hosts.kubernetes.render import GROUP, HOST
+from mesh.hosts.kubernetes.render import INDEX as POD_INDEX
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"
@@ -23,7 +24,9 @@ _NUMBER = re.compile(r"(\d+)")
 
 
 def in_order(pods: Sequence[Pod], order: str) -> list[Pod]:
-    """Return pods by completion index, or by name with numbers as numbers. order: "name" for names always
+    """Return pods by completion index, else by name with numbers as numbers. order: "name" for names always
+
+    Pods that mesh has made have an index as well.
 
     >>> [one.name for one in in_order([Pod(metadata=Meta(name=f"w-{n}")) for n in (10, 9, 1)], "")]
     ['w-1', 'w-9', 'w-10']
@@ -36,7 +39,7 @@ def in_order(pods: Sequence[Pod], order: str) -> list[Pod]:
 
 def _indices(pod: Pod) -> tuple[int, int] | None:
     own = {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
-    found, job = own.get(INDEX, ""), own.get(JOB_INDEX, "0")
+    found, job = own.get(INDEX) or own.get(POD_INDEX, ""), own.get(JOB_INDEX, "0")
     return (int(job), int(found)) if found.isdecimal() and job.isdecimal() else None
 
 
@@ -95,11 +98,15 @@ def all_hosts(pods: Sequence[Pod]) -> tuple[Host, ...]:
 def in_groups(pods: Sequence[Pod], hosts: Sequence[Host]) -> tuple[Host, ...]:
     """Return hosts with the names that pods of groups have in their cluster. pods: among them those of the hosts
 
+    Pods of several clusters, whose names are not all different, keep their own.
+
     >>> pods = [Pod(metadata=Meta(name="mesh-gpus-ana-0a1b2-actor-3", labels={"mesh/host": "actor-3"}))]
     >>> [(host.name, host.pod) for host in in_groups(pods, all_hosts(pods))]
     [('actor-3', 'mesh-gpus-ana-0a1b2-actor-3')]
     """
     names = {pod.name: name for pod in pods if (name := (pod.metadata.labels or {}).get(HOST))}
+    if len({*names.values()}) < len(names):
+        return tuple(hosts)
     return tuple(replace(one, name=names[one.name], pod=one.name) if one.name in names else one for one in hosts)
 
 

@@ -2,7 +2,9 @@
 
 ``python3 -I -S -c TEXT HOLD START UNTIL``: seconds without an agent, seconds for the first agent to come, and a time
 since the epoch before which the pod stays (0: none). It needs Python 3.8 and the standard library. A fourth word is the
-program of a switchboard, whose node it runs.
+program of a switchboard, whose node it runs ("": none). Four more are those of a declared job: the program that begins
+its run, the file of its plan, the directory of its Secret, and the message where that is missing. The pod then ends
+with the status of the run, as far as that is here.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import sys
 import time
 
 LOOK_INTERVAL_S = 1.0
+JOB_WORD = 5  # the first one of a declared job
+NOT_BEGUN = 125  # as in mesh/agent/declared/main.py
 AGENTS = (b"mesh-agent", b"mesh-guardian")
 GUARDIAN = AGENTS[1]
 PRIVATE_PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # as in mesh/agent/base/directories.py
@@ -60,11 +64,16 @@ def last_trace() -> float:
     return newest
 
 
-def reap() -> None:
-    """Collect every child that has ended."""
+def reap() -> dict[int, int]:
+    """Collect every child that has ended; return the exit status of each, as a shell has it."""
+    found: dict[int, int] = {}
     with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            found[pid] = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    return found
 
 
 def end(number: int, frame: object) -> None:
@@ -80,7 +89,7 @@ def end(number: int, frame: object) -> None:
                     os.kill(pid, signal.SIGTERM)
         reap()
         if not living:
-            raise SystemExit(0)
+            raise SystemExit(128 + number if len(sys.argv) > JOB_WORD else 0)  # an ended job has not succeeded
         time.sleep(0.1)
 
 
@@ -91,21 +100,38 @@ def started(node: int, program: str) -> int:
     return os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", program, "pods-node"], os.environ)
 
 
-def hold(idle: float, start: float, until: float, program: str = "") -> None:
-    """Wait until no agent has been there for a time; then return. program: of a switchboard; "": none"""
-    began, seen, trace, node = time.monotonic(), 0.0, last_trace(), 0
+def begin(program: str, plan: str, files: str, missing: str) -> int:
+    """Begin the run of a declared job; return the process that does. Ends the pod without its Secret."""
+    if not os.path.exists(program):
+        sys.stderr.write(missing + "\n")
+        raise SystemExit(NOT_BEGUN)
+    return os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", program, plan, files], os.environ)
+
+
+def hold(idle: float, start: float, until: float, program: str = "", job: int = 0) -> int:
+    """Wait until no agent has been there for a time; return the exit status of the job, 0 without one.
+
+    program: of a switchboard; "": none; job: the process that begins the run of a declared job; 0: none
+    """
+    began, seen, trace, node, status = time.monotonic(), 0.0, last_trace(), 0, 0
     while True:
-        reap()
+        ended = reap()
+        if job in ended:
+            job, status = 0, ended[job]
+            seen = time.monotonic()
+            if status == NOT_BEGUN:
+                return status
         node = started(node, program)
         now, before, trace = time.monotonic(), trace, last_trace()
         if agents() or trace != before:
             seen = now
-        if time.time() >= until and now >= (seen + idle if seen else began + start):
-            return
+        if not job and time.time() >= until and now >= (seen + idle if seen else began + start):
+            return status
         time.sleep(LOOK_INTERVAL_S)
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    hold(float(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), *sys.argv[4:5])
+    begun = begin(*sys.argv[JOB_WORD : JOB_WORD + 4]) if len(sys.argv) > JOB_WORD else 0
+    raise SystemExit(hold(float(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), "".join(sys.argv[4:5]), begun))

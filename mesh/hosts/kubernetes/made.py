@@ -13,12 +13,13 @@ from mesh.backends.pods import state
 from mesh.backends.pods.api import Api, ApiAway, ApiFailed
 from mesh.backends.pods.objects import Meta, Pod
 from mesh.config.podspec import MadePods
+from mesh.config.userspaces import pod_home, with_home
 from mesh.core.cluster import DEFAULT_REMOTE_DIR, Cluster, PodPlace
-from mesh.core.errors import NoHosts
+from mesh.core.errors import NoHosts, UsageError
 from mesh.core.findings import Finding, failed
 from mesh.core.statusline import StatusLine
 from mesh.hosts.interfaces import Purpose
-from mesh.hosts.kubernetes import render
+from mesh.hosts.kubernetes import code, render
 from mesh.hosts.kubernetes.choice import all_hosts, counted_groups, hosts_of, in_groups
 from mesh.hosts.kubernetes.clearing import remove_ended
 from mesh.hosts.kubernetes.making import Maker, NotOurs
@@ -45,7 +46,7 @@ class MadePodSource:
                 return _there(cluster, api, maker, purpose)
             remove_ended(api, user_here(), PodsRecords(os.environ))
             uid, pods = maker.ensure()
-            return _with_pods(cluster, api, uid, pods)
+            return with_pods(cluster, api, uid, pods)
 
     def check(self, cluster: Cluster) -> Sequence[Finding]:
         api, maker = maker_of(cluster, StatusLine())
@@ -70,10 +71,13 @@ def _there(cluster: Cluster, api: Api, maker: Maker, purpose: Purpose) -> Cluste
         return _refreshed(cluster, pods)
     if purpose is Purpose.PLAN and not pods:
         planned = [_planned(maker.made, index) for index in range(maker.made.source.nodes)]
-        return replace(_with_pods(cluster, api, "", []), hosts=in_groups(planned, all_hosts(planned)))
+        return replace(with_pods(cluster, api, "", []), hosts=in_groups(planned, all_hosts(planned)))
+    jobs = maker.job_pods() if purpose is Purpose.ASK else []
+    if jobs:
+        return with_pods(cluster, api, root.metadata.uid if root else "", [*pods, *jobs], with_jobs=True)
     if root is None or not pods:
         raise NoHosts(f"{cluster.name} has no pods", hint=f"mesh up {cluster.name}")
-    found = _with_pods(cluster, api, root.metadata.uid, pods)
+    found = with_pods(cluster, api, root.metadata.uid, pods)
     if purpose in (Purpose.CHECK, Purpose.PLAN):
         return replace(found, hosts=in_groups(pods, all_hosts(pods)))
     if not found.hosts:
@@ -108,8 +112,11 @@ def maker_of(cluster: Cluster, notify: StatusLine, until: float = 0.0) -> tuple[
     """Return the API and the maker of a cluster's pods. until: seconds since the epoch before which they stay"""
     source = cluster.source
     assert isinstance(source, MadePods)
+    if source.template.source is not None and cluster.remote_dir != DEFAULT_REMOTE_DIR:
+        raise UsageError(f"{cluster.name}: remote_dir has no meaning beside source:", hint="leave one of them out")
     place = PodPlace(context=source.context, namespace=source.namespace, container=render.CONTAINER)
     api = api_of(place, source.place)
+    source = with_home(source, pod_home(os.environ))
     made = Made(cluster=cluster.name, user=user_here(), source=source, python=cluster.python, until=until)
     return api, Maker(api, made, PodsRecords(os.environ), notify, warn=_report)
 
@@ -130,18 +137,30 @@ def make(cluster: Cluster, notify: StatusLine, until: float, *, adopts: bool = F
             f"{cluster.name}: its pods are there, and end after {record.hold:g} s without a run",
             hint=f"mesh down {cluster.name} && mesh up {cluster.name}",
         )
-    return _with_pods(cluster, api, uid, pods), record
+    return with_pods(cluster, api, uid, pods), record
 
 
-def _with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod]) -> Cluster:
-    assert isinstance(cluster.source, MadePods)
-    is_large = cluster.source.nodes >= cluster.source.switchboard_from
-    selector = f"{render.ROOT}={uid}"
+def with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod], *, with_jobs: bool = False) -> Cluster:
+    """Return a cluster with those of its pods that run as hosts.
+
+    uid: of their root; with_jobs: some of them belong to declared jobs
+    """
+    described = cluster.source
+    assert isinstance(described, MadePods)
+    is_large = described.nodes >= described.switchboard_from and not with_jobs
+    whose = f"{render.CLUSTER}={render.safe(cluster.name)},{render.USER}={render.safe(user_here())}"
+    selector = whose if with_jobs else f"{render.ROOT}={uid}"
     place = replace(api.place, container=render.CONTAINER, selector=selector, switchboard=is_large)
     remote_dir = render.REMOTE_DIR if cluster.remote_dir == DEFAULT_REMOTE_DIR else cluster.remote_dir
     hosts = in_groups(pods, hosts_of(pods, place, all_run=False))
     note = f"pods of namespace {place.namespace} that mesh has made"
-    return replace(cluster, hosts=hosts, backend="pods", pods=place, remote_dir=remote_dir, note=note)
+    slices = described.slices
+    if slices > 1 and len(hosts) == described.nodes and not with_jobs:
+        cluster = replace(cluster, slices=(len(hosts) // slices,) * slices)
+    found = replace(cluster, hosts=hosts, backend="pods", pods=place, remote_dir=remote_dir, note=note)
+    if (source := described.template.source) is not None:
+        found = replace(found, workspace=code.PROJECT, fetched=source.line)
+    return found
 
 
 def _listed(cluster: Cluster) -> str:

@@ -12,15 +12,16 @@ from msgspec.structs import replace
 from mesh.backends.pods import state
 from mesh.backends.pods.api import Api, ApiAway, ApiFailed, only
 from mesh.backends.pods.happenings import events_of
-from mesh.backends.pods.objects import Meta, Pod, PodEvent, Thing
+from mesh.backends.pods.objects import Meta, Pod, PodEvent, Pods, Thing
 from mesh.core.errors import MeshError
 from mesh.core.outcome import EXIT_BUSY
 from mesh.core.statusline import StatusLine
 from mesh.hosts.kubernetes import render
 from mesh.hosts.kubernetes.beside import EXISTS, create_beside
-from mesh.hosts.kubernetes.choice import counted_groups
+from mesh.hosts.kubernetes.choice import counted_groups, in_order
 from mesh.hosts.kubernetes.clearing import delete_pods, owned
 from mesh.hosts.kubernetes.ending import cleaning_up
+from mesh.hosts.kubernetes.job import JOB
 from mesh.hosts.kubernetes.records import Place, PodsRecord, PodsRecords, machine_here
 from mesh.hosts.kubernetes.render import Made
 from mesh.hosts.kubernetes.waiters import Waiters
@@ -89,6 +90,12 @@ class Maker:
     def pods(self, uid: str) -> list[Pod]:
         """Return the pods of a root in their order. Raises MeshError."""
         return sorted(owned(self._api, uid), key=lambda pod: int((pod.metadata.labels or {}).get(render.INDEX, "0")))
+
+    def job_pods(self) -> list[Pod]:
+        """Return the pods of this user's declared jobs, which have not ended. Raises MeshError."""
+        own = f"{render.CLUSTER}={render.safe(self.made.cluster)},{render.USER}={render.safe(self.made.user)}"
+        found = self._api.get(self._api.pods, Pods, {"labelSelector": f"{own},{JOB}"}).items or ()
+        return [pod for pod in in_order(found, "") if not state.has_ended(pod, render.CONTAINER)]
 
     def ensure(self) -> tuple[str, list[Pod]]:
         """Return the root's identity and the pods, all of which run; make those that are not there.

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from mesh.config.podspec import NAME_CHARACTERS, MadePods, PodTemplate, Volume
-from mesh.hosts.kubernetes import gang
+from mesh.hosts.kubernetes import code, gang
 
 CLUSTER, USER, ROOT, INDEX = "mesh/cluster", "mesh/user", "mesh/root", "mesh/index"  # labels
 GROUP, HOST = "mesh/group", "mesh/host"  # labels of pods in groups
@@ -59,7 +59,7 @@ class Made(Struct, frozen=True, kw_only=True):
         source = self.source
         parts = (source.template, source.nodes, source.hold, self.python, *((SWITCHBOARD,) * self.has_switchboard))
         parts += source.groups
-        data = msgspec.json.encode(parts, order="sorted")
+        data = msgspec.json.encode(parts, order="sorted") + source.archive
         return hashlib.sha256(data).hexdigest()[:16]
 
 
@@ -132,7 +132,7 @@ def pod_object(made: Made, index: int, root_uid: str) -> Object:
     """Return one pod. root_uid: of the root object"""
     template, host = made.source.group_at(index)[0].template, host_labels(made.source, index)
     labels = {CLUSTER: safe(made.cluster), USER: safe(made.user), ROOT: root_uid, INDEX: str(index)}
-    spec = _spec(made, template, root_uid)
+    spec = pod_spec(made, template, root_uid)
     if host:
         labels |= host
         spec = {**spec, "hostname": host[HOST]}
@@ -176,6 +176,18 @@ def gang_objects(made: Made, root_uid: str) -> list[Object]:
     return [gang.pod_group_object(meta, made.source.nodes, template.queue)]
 
 
+def archive_objects(made: Made, root_uid: str) -> list[Object]:
+    """Return the ConfigMap with the workspace, which is made before the pods that get it from there."""
+    if not made.source.archive:
+        return []
+    meta = {
+        "name": archive_name(made, root_uid),
+        "labels": {ROOT: root_uid},  # it is no root: it lacks the labels by which those are found
+        "ownerReferences": [_owner(made, root_uid)],
+    }
+    return [code.config_map_object(meta, made.source.archive)]
+
+
 def pod_name(made: Made, index: int, root_uid: str) -> str:
     """Return the name of a pod. Pods of an earlier root, which may still end, have other names."""
     host = host_labels(made.source, index).get(HOST, str(index))
@@ -192,11 +204,17 @@ def gang_name(made: Made, root_uid: str) -> str:
     return f"{_prefix(made, root_uid)}-gang"
 
 
+def archive_name(made: Made, root_uid: str) -> str:
+    """Return the name of the ConfigMap with the workspace."""
+    return f"{_prefix(made, root_uid)}-source"
+
+
 def _prefix(made: Made, root_uid: str) -> str:
     return f"{made.root_name}-{zlib.crc32(root_uid.encode()) & 0xFFFFF:05x}"
 
 
-def _spec(made: Made, template: PodTemplate, root_uid: str) -> Object:
+def pod_spec(made: Made, template: PodTemplate, root_uid: str) -> Object:
+    """Return the spec of a pod, without the fields of ``pod:``."""
     source = made.source
     holder = [made.python, "-I", "-S", "-c", HOLDER.read_text()]
     times = [f"{source.hold:g}", f"{source.start_timeout:g}", f"{made.until:.0f}"]
@@ -214,12 +232,19 @@ def _spec(made: Made, template: PodTemplate, root_uid: str) -> Object:
         container["resources"] = {key: dict(value) for key, value in resources.items() if value}
     if template.env:
         container["env"] = [{"name": name, "value": value} for name, value in template.env.items()]
+    before: list[Object] = []
+    if template.source is not None:
+        own, mounted = code.volumes_of(template.source, archive_name(made, root_uid))
+        first = [one for one in mounts if one["name"] in ("mesh", "tmp")]
+        before = [code.init_container(template.source, made.python, REMOTE_DIR, container, [*first, *mounted])]
+        volumes += own
     spec: dict[str, object] = {
         "restartPolicy": "Never",
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": ENDING_S,
         "automountServiceAccountToken": bool(template.service_account),
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        **({"initContainers": before} if before else {}),
         "containers": [container],
         "volumes": volumes,
     }
@@ -249,14 +274,14 @@ def _volumes(made: Made, template: PodTemplate, root_uid: str) -> tuple[list[Obj
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})
     for number, volume in enumerate(template.volumes):
         volumes.append({"name": f"volume-{number}", **_volume(volume)})
-        mounts.append({"name": f"volume-{number}", "mountPath": volume.path, "readOnly": volume.read_only})
+        mounts.append({"name": f"volume-{number}", "mountPath": volume.path, **_read_only(volume)})
     return volumes, mounts
 
 
 def _volume(volume: Volume) -> Object:
     value = volume.value
     if volume.kind == "claim":
-        return {"persistentVolumeClaim": {"claimName": value, "readOnly": volume.read_only}}
+        return {"persistentVolumeClaim": {"claimName": value, **_read_only(volume)}}
     if volume.kind == "host_path":
         return {"hostPath": {"path": value}}
     if volume.kind == "empty_dir":
@@ -266,7 +291,11 @@ def _volume(volume: Volume) -> Object:
     if volume.kind == "config_map":
         return {"configMap": {"name": value}}
     server, _, path = value.partition(":")
-    return {"nfs": {"server": server, "path": path or "/", "readOnly": volume.read_only}}
+    return {"nfs": {"server": server, "path": path or "/", **_read_only(volume)}}
+
+
+def _read_only(volume: Volume) -> Object:
+    return {"readOnly": True} if volume.read_only else {}
 
 
 def merged(ours: Object, theirs: Object) -> Object:

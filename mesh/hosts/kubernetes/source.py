@@ -14,11 +14,12 @@ from mesh.backends.pods.happenings import events_of
 from mesh.backends.pods.objects import Pod, Thing
 from mesh.backends.pods.objects import Pods as PodList
 from mesh.config.kubernetes import Pods
-from mesh.core.cluster import Cluster, PodPlace
+from mesh.core.cluster import DEFAULT_REMOTE_DIR, Cluster, PodPlace
 from mesh.core.errors import MeshError, NoHosts, UsageError
 from mesh.core.findings import Finding
 from mesh.hosts.interfaces import Purpose
-from mesh.hosts.kubernetes.choice import all_hosts, container_of, hosts_of, in_order
+from mesh.hosts.kubernetes import render
+from mesh.hosts.kubernetes.choice import all_hosts, container_of, hosts_of, in_groups, in_order
 from mesh.hosts.kubernetes.preflight import Preflight
 
 
@@ -41,7 +42,11 @@ class PodSource:
             if not hosts:
                 raise MeshError(f"{cluster.name}: none of its {len(pods)} pods runs", hint=_shown(api, source))
         note = f"pods of namespace {place.namespace}{f', context {place.context}' if place.context else ''}"
-        return replace(cluster, hosts=hosts, backend="pods", pods=place, note=note)
+        found = replace(cluster, hosts=in_groups(pods, hosts), backend="pods", pods=place, note=note)
+        is_made = all(render.ROOT in (pod.metadata.labels or {}) for pod in pods)
+        if is_made and cluster.remote_dir == DEFAULT_REMOTE_DIR:
+            return replace(found, remote_dir=render.REMOTE_DIR)
+        return found
 
     def check(self, cluster: Cluster) -> Sequence[Finding]:
         source = cluster.source

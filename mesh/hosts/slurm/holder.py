@@ -23,12 +23,9 @@ if TYPE_CHECKING:
     from mesh.agent.switchboard.board import Board
 
 TURN_S = 1.0  # the longest wait for frames
-FIRST_CLIENT_S = 60.0  # for the first client, which may look for its allocation every 10 s only
-IDLE_MIN_S = 5.0  # longer than a node takes to report an agent
-LOOK_INTERVAL_S = 30.0  # between two looks at the end of the allocation, which may be moved
-NOTICES_S = (600.0, 60.0)  # before the end
 COMMAND_TIMEOUT_S = 20.0
 STOP_S = 10.0  # for idle nodes to end
+REPORT_BYTES = 1 << 16
 STDERR_BYTES = 2000  # of srun, for the last words
 REASON_TRIES, REASON_PAUSE_S = 3, 0.2  # until Slurm has the reason of a SIGTERM
 PUBLISH_TRIES, PUBLISH_PAUSE_S = 3, 1.0  # to write the comment of the job
@@ -53,64 +50,8 @@ class Given(NamedTuple):
     program: str  # the zip of the switchboard, in base 64
     key: str  # of the switchboard, as PEM
     file: str  # of a holder beside an allocation, for clients
+    is_by_ssh: int = 0  # 1: clients reach the nodes by SSH, and nodes report through srun
     local: str = ""  # mesh's directory on nodes, which they make and remove; "": they do not
-
-
-class Hold:
-    """The time for which an allocation waits for its next client. Pure."""
-
-    def __init__(self, began: float, hold: float, until: float) -> None:
-        """began: monotonic; hold: seconds; until: seconds since the epoch, before which it stays"""
-        self._began, self._hold, self._until = began, hold, until
-        self._is_used = False  # a client was there
-
-    def is_over(self, idle_since: float | None, now: float, wall: float) -> bool:
-        """Return True if nobody has been there for long enough. idle_since: monotonic; None while somebody is"""
-        if idle_since is None or idle_since > self._began:
-            self._is_used = True
-        if idle_since is None or wall < self._until:
-            return False
-        limit = max(self._hold, IDLE_MIN_S) if self._is_used else max(self._hold, FIRST_CLIENT_S)
-        return now - idle_since >= limit
-
-
-class Ending:
-    """The end of the allocation's time: what is due before it. Pure."""
-
-    def __init__(self, warn_before: float = 0.0) -> None:
-        """warn_before: seconds before the end at which ranks get a signal; 0: never"""
-        self._left = sorted(NOTICES_S, reverse=True)
-        self._warn_before, self._is_warned = warn_before, False
-
-    def due(self, end: float, wall: float) -> str | None:
-        """Return the notice that is due now; None: none. end, wall: seconds since the epoch; 0: there is no end"""
-        passed = [one for one in self._left if end and wall >= end - one]
-        if not passed:
-            return None
-        self._left = [one for one in self._left if one not in passed]
-        return f"the allocation ends in {in_words(end - wall)}"
-
-    def warns(self, end: float, wall: float) -> bool:
-        """Return True once, when ranks get their signal."""
-        if self._is_warned or not self._warn_before or not end or wall < end - self._warn_before:
-            return False
-        self._is_warned = True
-        return True
-
-    def next_in(self, end: float, wall: float) -> float:
-        """Return the seconds until something is due."""
-        moments = [end - one for one in self._left]
-        moments += [end - self._warn_before] if self._warn_before and not self._is_warned else []
-        return max(0.0, min(moments) - wall) if end and moments else LOOK_INTERVAL_S
-
-
-def in_words(seconds: float) -> str:
-    """Return a time for people.
-
-    >>> in_words(59.7), in_words(600.0)
-    ('60 s', '10 min')
-    """
-    return f"{round(seconds / 60)} min" if seconds >= 120 else f"{max(0, round(seconds))} s"
 
 
 class Holder:
@@ -145,6 +86,8 @@ class Holder:
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
+        from mesh.agent.switchboard.hold import IDLE_MIN_S, LOOK_INTERVAL_S, Ending, Hold, in_words
+
         board, given = self._board, self._given
         assert board is not None
         hold = Hold(time.monotonic(), given.hold, given.until)
@@ -157,7 +100,7 @@ class Holder:
             if self._signalled and not self._reason:
                 before_end("")
                 self._reason = self._why()
-                board.stop_nodes(self._reason)
+                self._stop_nodes(self._reason)
                 board.notify_clients("the allocation is being ended: " + self._reason)
             wall = time.time()
             if wall >= self._look_at:
@@ -166,8 +109,10 @@ class Holder:
             notice = ending.due(self._end, wall)
             if notice:
                 board.notify_clients(notice)
+            if given.is_by_ssh:
+                self._read_reports()
             if ending.warns(self._end, wall):
-                board.notify_nodes(f"signal {given.warn[0]:g}")
+                self._order(f"signal {given.warn[0]:g}")
             assert self._step is not None
             if self._step.poll() is not None:
                 reason = self._reason or f"its step has ended ({self._last_words()})"
@@ -178,7 +123,7 @@ class Holder:
             if not self._reason and hold.is_over(board.idle_since, time.monotonic(), wall):
                 self._reason = f"{UNUSED} for {in_words(max(given.hold, IDLE_MIN_S))}"
                 before_end(self._reason)
-                board.stop_nodes(self._reason)
+                self._stop_nodes(self._reason)
                 stop_at = time.monotonic() + STOP_S
             if time.monotonic() >= stop_at:
                 self._stop_step()
@@ -200,19 +145,62 @@ class Holder:
         self._step = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if given.is_by_ssh else subprocess.DEVNULL,
             stderr=self._words,
             env=environ,
             start_new_session=True,
         )
         data = {"program": given.program, "key": given.key, "addresses": addresses, "port": port, "hidden": HIDDEN}
-        data["local"] = given.local
+        data.update(local=given.local, watches=given.is_by_ssh)
+        self._write(json.dumps(data))
+        if self._step.stdout is not None:
+            os.set_blocking(self._step.stdout.fileno(), False)
+        elif self._step.stdin is not None:
+            self._step.stdin.close()
+
+    def _write(self, line: str) -> None:
+        """Send a line to the programs of all nodes."""
+        assert self._step is not None
         assert self._step.stdin is not None
         try:
-            self._step.stdin.write(json.dumps(data).encode())
-            self._step.stdin.close()
-        except OSError:  # it has ended already, which is seen later
+            self._step.stdin.write(line.encode() + b"\n")
+            self._step.stdin.flush()
+        except (OSError, ValueError):  # it has ended already, which is seen later
             pass
+
+    def _order(self, text: str) -> None:
+        """Send a text to all nodes, by the way that there is to them."""
+        assert self._board is not None
+        if self._given.is_by_ssh:
+            self._write(text)
+        else:
+            self._board.notify_nodes(text)
+
+    def _stop_nodes(self, reason: str) -> None:
+        """Have the programs of all nodes end."""
+        assert self._board is not None
+        assert self._step is not None
+        if not self._given.is_by_ssh:
+            self._board.stop_nodes(reason)
+        elif self._step.stdin is not None:
+            try:
+                self._step.stdin.close()
+            except OSError:  # it has ended already
+                pass
+
+    def _read_reports(self) -> None:
+        """Note which nodes have agents, by the lines of their programs."""
+        assert self._board is not None
+        assert self._step is not None
+        assert self._step.stdout is not None
+        try:
+            chunk = os.read(self._step.stdout.fileno(), REPORT_BYTES)
+        except OSError:  # there is none now
+            return
+        for line in chunk.decode("utf-8", "replace").splitlines():
+            name, _, is_busy = line.rpartition(" ")
+            if name and is_busy in ("0", "1"):
+                self._board.note_busy(name, is_busy == "1")
 
     def _stop_step(self) -> None:
         """End the step, whose nodes have no agent any more."""
@@ -247,6 +235,8 @@ class Holder:
                 return "it was preempted"
             if state == "TIMEOUT" or reason == "TimeLimit":
                 return "its time is up"
+            if state == "NODE_FAIL" or reason == "NodeDown":
+                return "one of its nodes has failed"
             if state in ("COMPLETING", "CANCELLED"):
                 return "it was cancelled"
             time.sleep(REASON_PAUSE_S)

@@ -14,19 +14,19 @@ from mesh.backends.slurm import commands
 from mesh.backends.slurm.commands import Job, words_of
 from mesh.backends.slurm.login import Login, login_of
 from mesh.backends.slurm.records import AllocationRecord, AllocationRecords
-from mesh.config.slurm import MadeAllocation
+from mesh.config.slurm import Allocation, MadeAllocation
 from mesh.core.cluster import AllocationPlace, Cluster, Host
 from mesh.core.errors import MeshError, NoHosts
-from mesh.core.findings import Finding, Verdict, failed, ok, unknown, warning
+from mesh.core.findings import Finding, failed, ok, unknown, warning
 from mesh.core.statusline import StatusLine
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.slurm import render
+from mesh.hosts.slurm.dialling import NOT_DIALLED, answers, dialled
 from mesh.hosts.slurm.making import Made, Maker
 
 KEY_SPARE_DAYS = 30  # that a key is valid beyond the time limit: a job may wait, and an operator may move its end
 UNLIMITED_KEY_DAYS = 3650  # of an allocation whose limit is not asked for, or that has none
 DAY_S = 86400.0
-NOT_TRIED = "unknown until an allocation is there: its nodes must reach the batch host by TCP"
 
 
 class MadeAllocationSource:
@@ -42,7 +42,10 @@ class MadeAllocationSource:
         login, maker = maker_of(cluster, StatusLine() if self.is_quiet else StatusLine(_report, sys.stderr))
         try:
             if purpose is Purpose.RUN:
-                return with_nodes(cluster, *maker.ensure())
+                job, record = maker.ensure()
+                if maker.made.source.is_by_ssh:  # its time to wait for the next command begins anew
+                    answers(login, record.address, record.key, cluster.python)
+                return with_nodes(cluster, job, record)
             return _there(cluster, maker, purpose)
         finally:
             login.close()
@@ -96,6 +99,9 @@ def program() -> bytes:
 
 def with_nodes(cluster: Cluster, job: Job, record: AllocationRecord) -> Cluster:
     """Return a cluster with the nodes of its allocation as hosts."""
+    if isinstance(cluster.source, MadeAllocation) and cluster.source.is_by_ssh:
+        directory = render.local_directory(record.key) if cluster.source.local else cluster.remote_dir
+        return nodes_by_ssh(replace(cluster, remote_dir=directory), cluster.source, job, record.nodes)
     hosts = tuple(Host(name=name, address=name) for name in record.nodes)
     assert cluster.source is not None
     login = getattr(cluster.source, "login", None)
@@ -104,6 +110,15 @@ def with_nodes(cluster: Cluster, job: Job, record: AllocationRecord) -> Cluster:
     if isinstance(cluster.source, MadeAllocation) and cluster.source.local:
         cluster = replace(cluster, remote_dir=render.local_directory(record.key))
     return replace(cluster, hosts=hosts, backend="slurm", allocation=place, gateway="", note=note)
+
+
+def nodes_by_ssh(cluster: Cluster, source: Allocation | MadeAllocation, job: Job, nodes: Sequence[str]) -> Cluster:
+    """Return a cluster with the nodes of a job as hosts behind SSH, through its gateway."""
+    like = source.like or Host(name="", address="")
+    hosts = tuple(replace(like, name=name, address=name) for name in nodes)
+    place = AllocationPlace(job=job.job, end=job.end, login=source.login)
+    note = f"job {job.job} of Slurm, by SSH"
+    return replace(cluster, hosts=hosts, backend="ssh", allocation=place, note=note)
 
 
 def _there(cluster: Cluster, maker: Maker, purpose: Purpose) -> Cluster:
@@ -140,14 +155,16 @@ def checked(login: Login, maker: Maker) -> Sequence[Finding]:
     try:
         job = maker.job()
         if job is not None:
-            return [*found, ok("schedule", _state(job))]
+            is_held = job.is_living and job.address
+            nodes = dialled(login, maker.record(job), made.python) if is_held else NOT_DIALLED
+            return [*found, ok("schedule", _state(job)), *([] if made.source.is_by_ssh else [nodes])]
         done = commands.ask(login, render.submit_words(made.source, made.cluster, is_test=True), b"#!/bin/sh\n")
     except MeshError as error:
         return [*found, failed("schedule", str(error), error.hint)]
     words = words_of(done)
     if done.status:
         return [*found, failed("schedule", f"sbatch: {words}", "sinfo --long")]
-    return [*found, ok("schedule", words), Finding(name="switchboard", verdict=Verdict.UNKNOWN, told=NOT_TRIED)]
+    return [*found, ok("schedule", words), *([] if made.source.is_by_ssh else [NOT_DIALLED])]
 
 
 def _state(job: Job) -> str:

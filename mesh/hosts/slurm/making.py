@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -72,11 +72,21 @@ class Maker:
         self._credentials, self._program = credentials, program
         self._key: str | None = None  # of the job that sbatch was asked for
         self._new = ""  # the number of that job; "": sbatch has not answered
+        self._waits_for = ""  # the number of the job that this call waits for
 
     def job(self) -> Job | None:
         """Return the job of the cluster that waits or runs, the newest one; None if there is none. Raises MeshError."""
+        known = self._records.read()  # before Slurm is asked: it lists all jobs that were there by now
         found = jobs(self._login, name=render.job_name(self.made.cluster))
+        self._sweep(known, {one.job for one in found})
         return next((one for one in reversed(found) if one.is_waiting or (one.is_living and not one.is_ending)), None)
+
+    def _sweep(self, known: Sequence[AllocationRecord], listed: Container[str]) -> None:
+        """Remove the records of this cluster's allocations that have ended. listed: the jobs that Slurm lists"""
+        for one in known:
+            is_of_it = one.is_ours and (one.cluster, one.login) == (self.made.cluster, self.made.login)
+            if is_of_it and one.job not in listed:
+                self._records.remove(one.name)
 
     def record(self, job: Job) -> AllocationRecord:
         """Return the record of a job, with its nodes and address; by its batch script where there is none here.
@@ -103,18 +113,30 @@ class Maker:
         """
         with cleaning_up():
             try:
-                with self._records.alone(self.made.cluster):
-                    job = self.job()
-                    if job is not None:
-                        self._check_same(job)
-                        with contextlib.suppress(Unused):
+                while True:
+                    job, waiting = self._begun()
+                    with waiting:
+                        try:
                             return self._waited(job)
-                    job = self._submit()
-                return self._waited(job)
+                        except Unused:
+                            if job.job == self._new:
+                                raise
             except BaseException:
                 self._notify.end()
                 self._give_up()
                 raise
+
+    def _begun(self) -> tuple[Job, contextlib.ExitStack]:
+        """Return the job to wait for, which may be a new one, and what counts this call among those that wait."""
+        with self._records.alone(self.made.cluster), contextlib.ExitStack() as waiting:
+            job = self.job()
+            if job is None:
+                job = self._submit()
+            else:
+                self._check_same(job)
+            waiting.enter_context(self._records.waiting(name_of(self.made.login, job.job)))
+            self._waits_for = job.job
+            return job, waiting.pop_all()
 
     def cancel(self, job: str) -> None:
         """Cancel a job that mesh has asked for. Raises MeshError."""
@@ -162,7 +184,7 @@ class Maker:
         made, source = self.made, self.made.source
         key = self._credentials()
         self._key, self._new = key, ""
-        srun = render.step_words(source.nodes, source.request)
+        srun = render.step_words(source.nodes, source.request, reports=source.is_by_ssh)
         given = render.values(source, key, self._program(), made.python, srun, until=made.until, digest=made.digest)
         script = render.script_of(given, made.python).encode()
         done = commands.ask(self._login, render.submit_words(source, made.cluster), script)
@@ -195,17 +217,36 @@ class Maker:
         return record
 
     def _give_up(self) -> None:
-        """Cancel the job that this call has asked for, also if the answer of sbatch was lost."""
-        if self._key is None:
+        """Cancel the job that this call has asked for, also if the answer of sbatch was lost.
+
+        A job that another command waits for stays, and the last of them cancels it while it has not begun.
+        """
+        if self._key is None and not self._is_handed_on():
             return
         try:
-            for job in [self._new] if self._new else self._unanswered(self._key):
-                self.cancel(job)
+            with self._records.alone(self.made.cluster):
+                for job in self._own_jobs():
+                    name = name_of(self.made.login, job)
+                    if self._records.is_waited(name):
+                        self._records.hand_on(name)
+                        self._notify(f"{self.made.cluster}: job {job} stays, because another command waits for it")
+                    else:
+                        self.cancel(job)
         except MeshError as error:
             what = f"job {self._new} may be left: scancel {self._new}"
             if not self._new:
                 what = f"a job may be left: squeue --me --name={render.job_name(self.made.cluster)}"
             self._notify(f"{self.made.cluster}: {what} ({error})")
+
+    def _is_handed_on(self) -> bool:
+        """Return True if the command that has asked for the job is gone, and this one has waited for it."""
+        return bool(self._waits_for) and self._records.is_handed_on(name_of(self.made.login, self._waits_for))
+
+    def _own_jobs(self) -> list[str]:
+        """Return the jobs that this call has to cancel. Raises MeshError."""
+        if self._key is None:  # another command has asked for it; one that runs ends itself
+            return [one.job for one in jobs(self._login, job=self._waits_for) if one.is_waiting]
+        return [self._new] if self._new else self._unanswered(self._key)
 
     def _unanswered(self, key: str) -> list[str]:
         """Return the jobs with a key: those of a call of sbatch that has not answered. Raises MeshError."""

@@ -19,6 +19,7 @@ from mesh.hosts.slurm.task import TASK
 
 HOLDER = Path(__file__).with_name("holder.py")
 DIGEST_CHARACTERS = 16
+NAME_DIGEST_CHARACTERS = 8
 NAME_PREFIX = "mesh-"
 # Compiles the rest of the file, behind the two lines for the shell. The arguments hold no secret.
 START = 'import sys; exec(compile("\\n\\n" + open(sys.argv[1]).read().split("\\n", 2)[2], "mesh-holder", "exec"))'
@@ -40,10 +41,14 @@ class Written(Struct, frozen=True, kw_only=True):
 def job_name(cluster: str) -> str:
     """Return the name of the job of a cluster.
 
-    >>> job_name("big"), job_name("my pod")
-    ('mesh-big', 'mesh-my-pod')
+    Names that differ only in other characters have different jobs.
+
+    >>> job_name("big"), job_name("my-pod"), job_name("my pod")
+    ('mesh-big', 'mesh-my-pod', 'mesh-my-pod-04924522')
     """
-    return NAME_PREFIX + re.sub(r"[^A-Za-z0-9._-]", "-", cluster)
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", cluster)
+    digest = hashlib.sha256(cluster.encode()).hexdigest()[:NAME_DIGEST_CHARACTERS]
+    return NAME_PREFIX + plain + (f"-{digest}" if plain != cluster else "")
 
 
 def digest_of(source: MadeAllocation, python: str) -> str:
@@ -51,6 +56,7 @@ def digest_of(source: MadeAllocation, python: str) -> str:
     parts = [sorted(source.request.items()), source.exclusive, source.extra, source.hold, python]
     parts.append(msgspec.to_builtins(source.warn))
     parts += ["local"] if source.local else []
+    parts += ["ssh"] if source.is_by_ssh else []
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:DIGEST_CHARACTERS]
 
 
@@ -69,10 +75,11 @@ def submit_words(source: MadeAllocation, cluster: str, *, is_test: bool = False)
     return [*words, *source.extra]
 
 
-def step_words(nodes: int, request: Mapping[str, str], job: str = "") -> list[str]:
+def step_words(nodes: int, request: Mapping[str, str], job: str = "", *, reports: bool = False) -> list[str]:
     """Return the options of srun for the step that has a program on each node.
 
     nodes: how many; 0: the holder adds the number of the job's nodes; job: "" within the batch script
+    reports: the holder reads what the programs print
     """
     words = [f"--jobid={job}"] if job else []
     words += [
@@ -81,7 +88,8 @@ def step_words(nodes: int, request: Mapping[str, str], job: str = "") -> list[st
         "--ntasks-per-node=1",
         "--mem=0",
     ]
-    words += ["--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none", "--export=ALL", "--input=all", "--output=none"]
+    words += ["--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none", "--export=ALL", "--input=all"]
+    words += [] if reports else ["--output=none"]
     words += [f"--{key.replace('_', '-')}={request[key]}" for key in STEP_KEYS if key in request]
     return words
 
@@ -105,6 +113,7 @@ def values(
         "program": base64.b64encode(program).decode(),
         "key": key,
         "file": "",
+        "is_by_ssh": int(isinstance(source, MadeAllocation) and source.is_by_ssh),  # Python reads this JSON
         "local": local_directory(key) if isinstance(source, MadeAllocation) and source.local else "",
         **more,
     }

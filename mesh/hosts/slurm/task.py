@@ -3,12 +3,14 @@
 # Runs on each node, as a task of the step: reads addresses, key and program from its standard input.
 TASK = """\
 import base64, json, os, shutil, socket, sys
-given = json.loads(sys.stdin.read())
-os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+given = json.loads(sys.stdin.readline())
+if not given["watches"]:
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 held = os.memfd_create("switchboard")
 os.write(held, base64.b64decode(given["program"]))
 sys.path.insert(0, "/proc/self/fd/%d" % held)
 name, first = os.environ["SLURMD_NODENAME"], os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+job = os.environ.get("SLURM_JOB_ID", "")
 link = given["local"]
 base = os.environ.get("SLURM_TMPDIR", "") if link else ""
 own = os.path.join(base, "mesh") if base else link
@@ -20,9 +22,10 @@ for one in [one for one in os.environ if one.startswith(tuple(given["hidden"]))]
     del os.environ[one]
 os.environ["HOSTNAME"] = socket.gethostname()
 from mesh.agent.switchboard.node import Node
+from mesh.agent.switchboard.watch import Watch
 from mesh.agent.switchboard.ranks import signal_ranks
 addresses = [(one, given["port"]) for one in [first] + given["addresses"] if one]
-node = Node(addresses, name, given["key"])
+node = Watch(name, job) if given["watches"] else Node(addresses, name, given["key"])
 def warn(text):
     word, _, number = text.partition(" ")
     if word == "signal":

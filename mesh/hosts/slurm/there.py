@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -12,18 +11,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mesh.backends.slurm import commands
-from mesh.backends.slurm.backend import connected
 from mesh.backends.slurm.commands import Job, words_of
 from mesh.backends.slurm.login import Login, login_of
 from mesh.backends.slurm.records import AllocationRecord, AllocationRecords, name_of
-from mesh.backends.switchboard.line import Line
 from mesh.config.slurm import Allocation
-from mesh.core.cluster import AllocationPlace, Cluster, Host
+from mesh.core.cluster import AllocationPlace, Cluster
 from mesh.core.errors import MeshError, NoHosts, UsageError
 from mesh.core.findings import Finding, failed, ok
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.slurm import render
-from mesh.hosts.slurm.made import new_key, program, with_nodes
+from mesh.hosts.slurm.dialling import answers
+from mesh.hosts.slurm.made import new_key, nodes_by_ssh, program, with_nodes
 
 JOB_VARIABLE = "SLURM_JOB_ID"
 FILE = "~/.mesh/slurm/{job}.json"  # of the holder, on the login node
@@ -50,7 +48,7 @@ class AllocationSource:
         try:
             job = _running(login, cluster, number)
             if isinstance(cluster.source, Allocation) and cluster.source.is_by_ssh:
-                return _by_ssh(cluster, job, commands.nodes_of(login, job.nodes))
+                return nodes_by_ssh(cluster, cluster.source, job, commands.nodes_of(login, job.nodes))
             records = AllocationRecords(os.environ)
             with records.alone(f"job-{number}"):
                 record = _record(login, cluster, job)
@@ -74,17 +72,6 @@ class AllocationSource:
 
     def origin(self, cluster: Cluster) -> str:
         return "are nodes of an allocation that is there already"
-
-
-def _by_ssh(cluster: Cluster, job: Job, nodes: Sequence[str]) -> Cluster:
-    """Return the cluster with the nodes of a job as hosts behind SSH, through its gateway."""
-    source = cluster.source
-    assert isinstance(source, Allocation)
-    like = source.like or Host(name="", address="")
-    hosts = tuple(replace(like, name=name, address=name) for name in nodes)
-    place = AllocationPlace(job=job.job, end=job.end, login=source.login)
-    note = f"job {job.job} of Slurm, by SSH"
-    return replace(cluster, hosts=hosts, backend="ssh", allocation=place, note=note)
 
 
 def _number(cluster: Cluster) -> str:
@@ -121,7 +108,7 @@ def _running(login: Login, cluster: Cluster, number: str) -> Job:
 def _record(login: Login, cluster: Cluster, job: Job) -> AllocationRecord:
     """Return the record of a job with a holder; start one if there is none. Raises MeshError."""
     found = _holder(login, job.job)
-    if found is None or not _answers(login, found, cluster.python):
+    if found is None or not answers(login, found.address, found.key, cluster.python):
         found = _start(login, cluster, job)
     assert isinstance(cluster.source, Allocation)
     where, site = "" if login.is_here else login.name, commands.site_of(login)
@@ -145,19 +132,6 @@ def _holder(login: Login, job: str) -> HolderFile | None:
     """Return the holder of a job by its file on the login node; None if there is none."""
     done = login.run(["sh", "-c", READ_FILE, "sh", job])
     return _decoded(done.out) if not done.status else None
-
-
-def _answers(login: Login, found: HolderFile, python: str) -> bool:
-    """Return True if a holder takes this client. Its time to wait for the next one begins anew."""
-    host, _, port = found.address.rpartition(":")
-    with contextlib.suppress(OSError, EOFError, ValueError, MeshError):
-        line = Line(connected(login, host, int(port), python), found.key, lambda text: None)
-        try:
-            line.wait_welcome()
-            return True
-        finally:
-            line.close()
-    return False
 
 
 def _start(login: Login, cluster: Cluster, job: Job) -> HolderFile:

@@ -6,11 +6,11 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum
 from urllib.parse import urlsplit
 
-from mesh.core.errors import MeshError
 from mesh.core.tpu import Pricing, Provision
+from mesh.hosts.interfaces import NotMade as NotMade
+from mesh.hosts.interfaces import Why as Why
 from mesh.hosts.tpu import translate
 from mesh.hosts.tpu.client import (
     LOG_IN,
@@ -31,21 +31,6 @@ from mesh.hosts.tpu.nodes import TpuNode
 
 CALL_LIMIT_S = 20.0  # for one call, and for all pages of a list
 DELETE_LIMIT_S = 200.0  # for all calls that delete the nodes of a request; a child has 300 s
-
-
-class Why(Enum):
-    """The kind of a refusal."""
-
-    CAPACITY = "capacity"  # no quota, or no machines of this kind now
-    PERSON = "person"  # no permission, a wrong word, a name that is somebody else's: the same tomorrow
-
-
-class NotMade(MeshError):
-    """A request that the API has refused."""
-
-    def __init__(self, why: Why, message: str, *, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.why = why
 
 
 def make(intent: Intent, zone: Zone, environ: Mapping[str, str]) -> None:

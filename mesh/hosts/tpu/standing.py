@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mesh.core.tpu import Provision, accelerator_of
+from mesh.hosts.interfaces import How as How
 from mesh.hosts.tpu.machines import Intent, Machine, Seen, of_intent
 from mesh.hosts.tpu.nodes import READY, TpuNode
 
@@ -21,19 +21,6 @@ SICK = ("TIMEOUT", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE")  # values of
 # States of which nothing follows but a wait.
 NODE_STATES = ("CREATING", "RESTARTING", "REIMAGING", "DELETING", "REPAIRING", "STOPPING", "STARTING")
 REQUEST_STATES = ("PROVISIONING", "ACTIVE", "SUSPENDING", "DELETING")
-
-
-class How(Enum):
-    """How machines are."""
-
-    READY = "ready"  # each is there, with all addresses
-    FEWER = "fewer"  # READY, with fewer hosts than the accelerator's name lets expect: some may be missing
-    OTHER_COUNT = "other count"  # READY, with more hosts than that, or of a type that is not in the table
-    PENDING = "pending"
-    LOST = "lost"  # some are gone for good, and the rest must be deleted
-    MISSING = "missing"  # the same by the absence of some, which needs a second look some time later
-    ABSENT = "absent"  # none is there
-    UNKNOWN = "unknown"  # the API has a state that this client does not have a word for
 
 
 class Standing(Struct, frozen=True, kw_only=True):

@@ -211,7 +211,7 @@ class LaunchpadNode:
 
 def prepare_process(part: Part) -> None:
     """Prepare the process of a node as absl's ``app.run`` does: parse flags, and show log messages."""
-    sys.argv = [*sys.argv, *part.argv]
+    sys.argv = [*(sys.argv[:1] if part.has_own_argv else sys.argv), *part.argv]
     if "absl.flags" in sys.modules:
         flags.parsed()
     logging = sys.modules.get("absl.logging")

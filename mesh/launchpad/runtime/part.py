@@ -19,3 +19,4 @@ class Part:
         self.children: "Sequence[Part]" = ()
         self.ends_at_first = False  # of the children
         self.argv: "Sequence[str]" = ()  # more words for the command line of the node
+        self.has_own_argv = False  # they are all of its words

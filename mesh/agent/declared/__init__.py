@@ -1,0 +1,1 @@
+"""Runs that no client has begun: the pods of a declared job start one by themselves."""

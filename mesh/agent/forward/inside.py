@@ -1,0 +1,207 @@
+"""The debugger within a rank: pdb that speaks through a Unix socket of its process.
+
+The text of this module stands in the sitecustomize of a run with --debug, so it imports nothing of mesh. It runs on
+Python 3.8 and later, and imports little before a process stops.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+    from typing import Dict, Protocol, TextIO, Type
+
+    class Debugger(Protocol):
+        """The part of pdb that stops a process."""
+
+        def reset(self) -> None:
+            """Forget earlier stops."""
+
+        def interaction(self, frame: FrameType | None, error: TracebackType | None) -> None:
+            """Let a client look at a frame, or at the frames of an error."""
+
+        def set_trace(self, frame: FrameType | None) -> None:
+            """Stop at the next line of a frame."""
+
+        def stop_at(self, frame: FrameType) -> None:
+            """Stop now, at a frame that may wait for something."""
+
+
+VARIABLE = "MESH_DEBUG"  # the directory of the sockets, and the number of the rank as the last part of the path
+OWNER_VARIABLE = "MESH_DEBUG_OWNER"  # the process id of the first Python of the rank
+STOP_SIGNAL = 58  # a real-time signal, beside that of stacks
+_made: Dict[int, Debugger] = {}  # the debugger, by process id: a forked process has its own
+
+
+class Client:
+    """The file that pdb reads and writes: the socket of the client that is connected, one at a time."""
+
+    encoding = "utf-8"
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._file: TextIO | None = None
+
+    def wait(self, is_asked: bool) -> None:
+        """Wait until a client is connected. is_asked: a client has had the process stop, and will come"""
+        if self._file is not None:
+            return
+        import socket
+
+        path = f"{self._prefix}-{os.getpid()}" + "-asked" * is_asked
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            listener.bind(path + ".new")
+            os.chmod(path + ".new", 0o600)
+            listener.listen(1)
+            os.rename(path + ".new", path)
+            rank = os.path.basename(self._prefix)
+            sys.stderr.write(f"mesh: rank {rank} waits in its debugger\n")
+            sys.stderr.flush()
+            connection, _ = listener.accept()
+        finally:
+            listener.close()
+            for name in (path, path + ".new"):
+                if os.path.exists(name):
+                    os.unlink(name)
+        with connection:
+            self._file = connection.makefile("rw", encoding="utf-8", errors="replace", newline="\n")
+
+    def close(self) -> None:
+        """End the connection to the client."""
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError:  # it has left before
+                pass
+
+    def readline(self) -> str:
+        """Return the next line; "" once the client has left."""
+        try:
+            return self._file.readline() if self._file is not None else ""
+        except (OSError, ValueError):
+            return ""
+
+    def write(self, text: str) -> None:
+        """Send a text; leave it where the client has left."""
+        try:
+            if self._file is not None:
+                self._file.write(text)
+        except (OSError, ValueError):
+            pass
+
+    def flush(self) -> None:
+        """Send what was written."""
+        try:
+            if self._file is not None:
+                self._file.flush()
+        except (OSError, ValueError):
+            pass
+
+
+def debugger() -> Debugger:
+    """Return the debugger of this process."""
+    if os.getpid() not in _made:
+        _made[os.getpid()] = _new(Client(os.environ[VARIABLE]))
+    return _made[os.getpid()]
+
+
+def _new(client: Client) -> Debugger:
+    import bdb
+    import pdb
+
+    class RankDebugger(pdb.Pdb):
+        """Pdb that waits for a client at each stop, and goes on only when it was ordered to."""
+
+        def __init__(self) -> None:
+            pdb.Pdb.__init__(self, stdin=client, stdout=client, nosigint=True, readrc=False)  # type: ignore[arg-type]
+            self._is_left = self._goes_on = self._is_asked = False
+
+        def interaction(self, frame: FrameType | None, error: TracebackType | None) -> None:
+            self._goes_on = False
+            while True:
+                client.wait(self._is_asked)
+                self._is_left = False
+                pdb.Pdb.interaction(self, frame, error)
+                client.flush()
+                if not self._is_left:
+                    break
+                client.close()
+            if self._goes_on:
+                self._is_asked = False
+                client.close()
+
+        def do_continue(self, arg: str) -> bool | None:
+            self._goes_on = True
+            return pdb.Pdb.do_continue(self, arg)
+
+        def do_quit(self, arg: str) -> bool | None:
+            self._goes_on = True
+            return pdb.Pdb.do_quit(self, arg)
+
+        def do_EOF(self, arg: str) -> bool | None:
+            self._is_left = True
+            return True
+
+        do_c = do_cont = do_continue
+        do_q = do_exit = do_quit
+
+        def stop_at(self, frame: FrameType) -> None:
+            self.reset()
+            self._is_asked = True
+            self.interaction(frame, None)
+            if self.quitting:
+                raise bdb.BdbQuit
+            if not self._goes_on:  # step or next
+                above: FrameType | None = frame
+                while above is not None:
+                    above.f_trace = self.trace_dispatch
+                    self.botframe = above
+                    above = above.f_back
+                sys.settrace(self.trace_dispatch)
+
+    return RankDebugger()
+
+
+def _is_main() -> bool:
+    """Return True for the first Python of the rank, and workers of torchrun: another process may fail on purpose."""
+    owner = os.environ.get(OWNER_VARIABLE, "")
+    is_worker = "TORCHELASTIC_RUN_ID" in os.environ and str(os.getppid()) == owner
+    return is_worker or str(os.getpid()) == owner
+
+
+def install() -> None:
+    """Have this process stop at breakpoint(), at an exception that ends it, and on request."""
+    if not os.environ.get(VARIABLE):
+        return
+    os.environ.setdefault(OWNER_VARIABLE, str(os.getpid()))
+    before = sys.excepthook
+
+    def on_error(kind: Type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(kind, error, trace)
+        if trace is None or issubclass(kind, KeyboardInterrupt) or kind.__name__ == "BdbQuit" or not _is_main():
+            return
+        found = debugger()
+        found.reset()
+        found.interaction(None, trace)
+
+    def on_breakpoint(*words: object, **more: object) -> None:
+        debugger().set_trace(sys._getframe().f_back)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if frame is not None:
+            debugger().stop_at(frame)
+
+    sys.excepthook = on_error
+    if "PYTHONBREAKPOINT" not in os.environ:
+        sys.breakpointhook = on_breakpoint
+    import signal
+
+    try:
+        signal.signal(STOP_SIGNAL, on_signal)
+    except (OSError, ValueError):
+        pass

@@ -1,0 +1,162 @@
+"""TLaunch's ``tlaunchrun --image``: jobs in pods of Kubernetes that mesh makes for them."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from shlex import join
+
+import yaml
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mesh import api
+from mesh.api.choosing import project_here
+from mesh.config.gpushare import KEY, GpuShare
+from mesh.config.settings import Options
+from mesh.config.userspaces import PodHome, pod_home
+from mesh.core.errors import MeshError, UsageError
+from mesh.core.paths import runs_directory
+
+PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+DEFAULT_NAME = "lpjob"
+MODELS, CACHE = "models", "cache"  # directories of the user's volume
+HOLD = "30s"  # that idle pods stay: long enough for the next command of the same job
+CONTAINER = "main"
+MAKE_DIRECTORY = 'mkdir -p "$0"'
+NO_SHARE = "no volume is mounted in all pods"
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+
+
+class PodRequest(Struct, frozen=True, kw_only=True):
+    """The pods of a job."""
+
+    image: str
+    nodes: int  # pods
+    namespace: str = ""  # "": the context's
+    pull_policy: str = ""  # one of PULL_POLICIES; "": the server decides
+    gpu: int = 0  # of each pod
+    gpu_memory: str = ""  # of each GPU, in the unit of the plug-in that shares GPUs; "": all of it
+    gpu_cores: str = ""  # likewise
+
+
+class PodPaths(Struct, frozen=True, kw_only=True):
+    """The paths that are added to the words of a trainer; "" for those that are not asked for."""
+
+    save: str = ""
+    checkpoint: str = ""
+    share_file: str = ""
+
+
+def paths_of(name: str, home: PodHome | None, *, saves: bool, checkpoints: bool, shares: bool) -> PodPaths:
+    """Return the paths for a trainer: on the user's volume, else in the workspace in the pod. Raises UsageError.
+
+    shares: with a file by which trainers meet, which is another one for each job
+    """
+    base = f"{home.path}/{MODELS}" if home else MODELS
+    if shares and home is None:
+        hint = 'export MESH_TDATA=CLAIM:/TData, or init_method="env://", which reads MASTER_ADDR and MASTER_PORT'
+        raise UsageError(f"--set_share_file: {NO_SHARE}", hint=hint)
+    return PodPaths(
+        save=f"{base}/{name or DEFAULT_NAME}" if saves else "",
+        checkpoint=f"{base}/last.tar.gz" if checkpoints else "",
+        share_file=f"{home.path}/{CACHE}/{name or DEFAULT_NAME}-{uuid.uuid4().hex[:12]}" if shares and home else "",
+    )
+
+
+def cluster_of(name: str) -> str:
+    """Return the name of the cluster of a job's pods. Raises UsageError."""
+    if name and not _NAME.fullmatch(name):
+        raise UsageError(f"--lpjob_name: expected letters, digits, dots, dashes and underscores, found {name!r}")
+    return f"{DEFAULT_NAME}-{name}" if name else DEFAULT_NAME
+
+
+def clusters_text(name: str, request: PodRequest, share: GpuShare) -> str:
+    """Return a cluster.yaml with the pods of a job. Raises UsageError.
+
+    name: of the job; share: the resources that a plug-in has for parts of GPUs
+    """
+    if request.pull_policy and request.pull_policy not in PULL_POLICIES:
+        raise UsageError(f"--image_pull_policy: expected {', '.join(PULL_POLICIES)}, found {request.pull_policy!r}")
+    described: dict[str, object] = {"image": request.image, "nodes": request.nodes, "hold": HOLD}
+    if request.namespace:
+        described["namespace"] = request.namespace
+    if resources := _resources(request, share):
+        described["resources"] = dict(resources)
+    if request.pull_policy:
+        described["pod"] = {"containers": [{"name": CONTAINER, "imagePullPolicy": request.pull_policy}]}
+    return yaml.safe_dump({cluster_of(name): {"kubernetes": described}}, sort_keys=False)
+
+
+def _resources(request: PodRequest, share: GpuShare) -> Mapping[str, str]:
+    """Return the resources of a pod. Raises UsageError for parts of GPUs without the names of their resources."""
+    found = {share.gpu: str(request.gpu)} if request.gpu else {}
+    for option, value, resource in (
+        ("gpu_memory", request.gpu_memory, share.memory),
+        ("gpu_cores", request.gpu_cores, share.cores),
+    ):
+        if not value:
+            continue
+        if not resource:
+            hint = (
+                f"mesh.yaml: `{KEY}: {{memory: nvidia.com/gpumem, cores: nvidia.com/gpucores}}`, as your plug-in has it"
+            )
+            raise UsageError(f"--{option}: no resource is named for it", hint=hint)
+        if not value.isdecimal():
+            raise UsageError(f"--{option}: expected a number, found {value!r}")
+        found[resource] = value
+    return found
+
+
+def run_in_pods(name: str, words: tuple[str, ...], options: Options, request: PodRequest, save: str) -> api.RunResult:
+    """Make the pods of a job, and run words in all of them. Raises UsageError and MeshError.
+
+    save: a directory to make first; "": none
+    """
+    cluster, text = cluster_of(name), clusters_text(name, request, project_here().gpu_share)
+    place = runs_directory(os.environ).parent / "tlaunchrun" / f"{cluster}.yaml"
+    _write(place, text, cluster)
+    if save.startswith("/"):
+        made = api.exec(["sh", "-c", MAKE_DIRECTORY, save], cluster=cluster, clusters_file=str(place), quiet=True)
+        if made.exit_code:
+            raise MeshError(f"--set_save_path: {save} cannot be made in all pods", hint=f"mesh logs {made.run}")
+    return api.run(words, cluster=cluster, options=options, clusters_file=str(place))
+
+
+def _write(place: Path, text: str, cluster: str) -> None:
+    """Write the cluster of a job. Pods of the same name that were made by another description go first."""
+    try:
+        if place.exists() and place.read_text() != text:
+            api.down(cluster, str(place))
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        place.write_text(text)
+    except OSError as error:
+        raise MeshError(f"cannot write {place}: {error.strerror}") from error
+
+
+def shown(name: str, words: tuple[str, ...], options: Options, request: PodRequest) -> Iterator[str]:
+    """Yield the lines of --dry-run: the objects, and the words of each rank. Raises UsageError."""
+    import tempfile
+
+    from mesh.api.podshow import objects_text
+
+    text = clusters_text(name, request, project_here().gpu_share)
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory, "cluster.yaml")
+        file.write_text(text)
+        yield from objects_text(cluster_of(name), str(file)).splitlines()
+    by = f"{options.launcher}, " if options.launcher else ""
+    yield f"# {by}{options.nproc} processes in each pod: {join(words)}"
+
+
+def home_here() -> PodHome | None:
+    """Return the volume that pods made here mount; None without one. Raises UsageError."""
+    return pod_home(os.environ)
+
+
+def with_pods(options: Options, nproc: int) -> Options:
+    """Return the options of a run with so many processes in each pod."""
+    return replace(options, nproc=nproc, bind=False, ranks="")

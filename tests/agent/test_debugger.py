@@ -1,0 +1,119 @@
+"""The debugger within a rank, on every Python of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mesh.agent.ask import handlers
+from mesh.agent.forward import debugging
+from mesh.agent.forward.inside import OWNER_VARIABLE, STOP_SIGNAL, VARIABLE
+from tests.lab import eventually
+from tests.pythons import pythons
+
+PROGRAM = """\
+import subprocess, sys, time
+def work(word):
+    breakpoint()
+    word += "!"
+    return word
+print(work("here"), flush=True)
+child = subprocess.run([sys.executable, "-c", "raise OSError('on purpose')"], stderr=subprocess.PIPE)  # does not stop
+assert child.returncode == 1
+print("runs", flush=True)
+end = time.monotonic() + 120
+while "stop" not in globals() and time.monotonic() < end:
+    time.sleep(0.01)
+answer = 42
+raise ValueError("the end")
+"""
+WITHIN_S = 60.0
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="mesh-") as directory:  # the name of a socket must be short
+        yield Path(directory)
+
+
+class Rank:
+    """A Python that began as a rank of a run with --debug."""
+
+    def __init__(self, python: str, place: Path) -> None:
+        self.sockets = place / "sockets"
+        self.sockets.mkdir(mode=0o700)
+        (place / "sitecustomize.py").write_bytes(handlers.source() + debugging.source())
+        env = {**os.environ, "PYTHONPATH": str(place), VARIABLE: str(self.sockets / "3")}
+        for name in ("PYTHONBREAKPOINT", OWNER_VARIABLE):
+            env.pop(name, None)
+        program = place / "program.py"
+        program.write_text(PROGRAM)
+        self.process = subprocess.Popen([python, str(program)], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def attach(self, *, is_asked: bool = False) -> socket.socket:
+        assert eventually(lambda: debugging.waiting(str(self.sockets)), WITHIN_S)
+        (path,) = debugging.waiting(str(self.sockets)).values()
+        assert (os.stat(path).st_mode & 0o777, path.endswith("-asked")) == (0o600, is_asked)
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(WITHIN_S)
+        client.connect(path)
+        return client
+
+    def close(self) -> tuple[str, str]:
+        out, errors = self.process.communicate(timeout=WITHIN_S)
+        return out.decode(), errors.decode()
+
+
+def read(client: socket.socket) -> str:
+    """Read up to the next prompt, or the end."""
+    text = ""
+    while not text.endswith("(Pdb) "):
+        data = client.recv(1 << 16)
+        if not data:
+            break
+        text += data.decode()
+    return text
+
+
+def ask(client: socket.socket, line: str) -> str:
+    client.sendall(f"{line}\n".encode())
+    return read(client)
+
+
+@pytest.mark.parametrize("python", pythons().values(), ids=pythons())
+def test_a_rank_stops_at_a_breakpoint_on_request_and_at_its_last_exception(python: str, place: Path) -> None:
+    rank = Rank(python, place)
+    try:
+        with rank.attach() as client:
+            read(client)
+            assert ask(client, "p word * 2") == "'herehere'\n(Pdb) "
+        with rank.attach() as client:  # the first client has left, and the rank waits for the next one
+            read(client)
+            assert "return word" in ask(client, "next") + ask(client, "next")
+            assert ask(client, "continue") == ""
+        assert rank.process.stdout is not None
+        assert [rank.process.stdout.readline() for _ in range(2)] == [b"here!\n", b"runs\n"]
+        os.kill(rank.process.pid, STOP_SIGNAL)
+        with rank.attach(is_asked=True) as client:
+            read(client)
+            ask(client, "!globals().update(stop=1)")
+            assert ask(client, "continue") == ""
+        with rank.attach() as client:
+            read(client)
+            assert ask(client, "p answer") == "42\n(Pdb) "
+            assert ask(client, "continue") == ""
+        _, errors = rank.close()
+        assert rank.process.returncode == 1
+        assert errors.count("ValueError: the end") == 1
+        assert not os.listdir(rank.sockets)
+    finally:
+        if rank.process.poll() is None:
+            rank.process.send_signal(signal.SIGKILL)
+            rank.close()
