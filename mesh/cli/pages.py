@@ -50,7 +50,9 @@ def ui(given: Given) -> int:
         raise UsageError(f"--port: expected a port (0 to {PORT_MAX}), found {port}")
     place = server.Place(port)
     with server.redirecting(place) as file:
-        return server.serve(place, has_actions=given[p.ACTIONS], ready=lambda: _open(place, file, given))
+        status = server.serve(place, has_actions=given[p.ACTIONS], ready=lambda: _open(place, file, given))
+    server.leave(status)
+    return status
 
 
 def _open(place: Place, file: Path, given: Given) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import html
+import logging
 import os
 import secrets
 import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -93,6 +96,7 @@ def serve(place: Place, *, has_actions: bool, ready: Callable[[], object] = lamb
         timeout_graceful_shutdown=FAREWELL_S,
     )
     server = _Server(config, state)
+    logging.getLogger("uvicorn.error").addFilter(_is_no_farewell)
     for number in ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, server.handle_exit)
@@ -101,6 +105,19 @@ def serve(place: Place, *, has_actions: bool, ready: Callable[[], object] = lamb
         server.run(sockets=[place.socket])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return 128 + server.ended_by if server.ended_by in ENDING else 0
+
+
+def leave(status: int) -> None:
+    """End this process at once if a thread still waits for a file, as on a network mount that gives no answer."""
+    own = threading.current_thread()
+    if any(one is not own and one.is_alive() and not one.daemon for one in threading.enumerate()):
+        os._exit(status)  # the threads only read
+
+
+def _is_no_farewell(record: logging.LogRecord) -> bool:
+    """Return False for the reports on requests that are cancelled at the end: Ctrl-C is no error."""
+    error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    return not isinstance(error, asyncio.CancelledError) and not str(record.msg).startswith("Cancel ")
 
 
 class _Server(uvicorn.Server):

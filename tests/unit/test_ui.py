@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from mesh.ui import children
 from mesh.ui.pumps import PumpError, Pumps
 from mesh.ui.routes import Json
 from tests.conftest import PATIENCE, Home
+from tests.lab import eventually
 from tests.recorded import BEGIN, RANKS, TRACEBACK, abandon, make_run, steps, written
 from tests.uiserver import Served, redirecting_file, serving
 
@@ -273,6 +275,24 @@ def test_sigterm_ends_the_server_and_leaves_no_token(home: Home) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_ctrl_c_while_a_file_gives_no_answer(home: Home, runs: Path) -> None:
+    (runs / LATER).mkdir()
+    os.mkfifo(runs / LATER / "run.json")
+    pipe = -1
+
+    def is_being_read() -> bool:
+        nonlocal pipe
+        with contextlib.suppress(OSError):  # nothing reads it yet
+            pipe = os.open(runs / LATER / "run.json", os.O_WRONLY | os.O_NONBLOCK)
+        return pipe >= 0
+
+    with serving(home) as served, contextlib.closing(served.begin("/api/runs")):  # its end is that of any server
+        assert eventually(is_being_read)
+        served.process.send_signal(signal.SIGINT)
+        assert served.process.wait(PATIENCE) == 0
+    os.close(pipe)
 
 
 def test_a_child_that_ignores_the_end_of_the_server_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
