@@ -51,8 +51,17 @@ def ui(given: Given) -> int:
     place = server.Place(port)
     with server.redirecting(place) as file:
         status = server.serve(place, has_actions=given[p.ACTIONS], ready=lambda: _open(place, file, given))
-    server.leave(status)
+    _leave(status)
     return status
+
+
+def _leave(status: int) -> None:
+    """End this process at once if a thread still waits for a file, as on a network mount that gives no answer."""
+    import threading
+
+    own = threading.current_thread()
+    if any(one is not own and one.is_alive() and not one.daemon for one in threading.enumerate()):
+        os._exit(status)  # the threads only read
 
 
 def _open(place: Place, file: Path, given: Given) -> None:

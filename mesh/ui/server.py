@@ -11,7 +11,6 @@ import secrets
 import signal
 import socket
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -105,13 +104,6 @@ def serve(place: Place, *, has_actions: bool, ready: Callable[[], object] = lamb
         server.run(sockets=[place.socket])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return 128 + server.ended_by if server.ended_by in ENDING else 0
-
-
-def leave(status: int) -> None:
-    """End this process at once if a thread still waits for a file, as on a network mount that gives no answer."""
-    own = threading.current_thread()
-    if any(one is not own and one.is_alive() and not one.daemon for one in threading.enumerate()):
-        os._exit(status)  # the threads only read
 
 
 def _is_no_farewell(record: logging.LogRecord) -> bool:
