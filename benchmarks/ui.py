@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import statistics
 import tempfile
@@ -19,23 +20,26 @@ from tests.conftest import Home, new_home
 from tests.recorded import RANKS, make_run, written
 from tests.uiserver import Served, serving
 
-LINES, CHUNK_LINES, STREAMS, FRAMES, LOOK_S = 1_000_000, 1000, 20, 120, 10.0
+LINES, CHUNK_LINES, STREAMS, FRAMES, RUNS = 1_000_000, 1000, 20, 120, 5000
 LARGE = "20261121-101500-3f9c2a"
 HEAD = """\
 ## Pages of mesh ui
 
-A recorded run of {lines:,} different lines in Chromium without a window, at 1280 x 900. First lines: from the
-address to the first line in the page, while the server still folds. Scrolling: {frames} jumps over the whole output,
-one a frame. Streams: {streams} plain HTTP clients read the events of a run of 16 ranks with ten lines a second each.
+A recorded run of {lines:,} different lines in Chromium without a window, at 1280 x 900. First paint and first lines:
+from the address to them, while the server still folds. Scrolling: {frames} jumps over the whole output, one a frame.
+Runs: from the address of the list to its first row, with {runs:,} run directories, by a server that has just begun.
+Streams: {streams} plain HTTP clients read the events of a run of 16 ranks with ten lines a second each. The load of the
+machine at the begin was {load:.1f}, of {cores} cores.
 """
 # Notes the time of the first line and the longest task of the page.
 WATCH = """
-window.found = {first: 0, longest: 0};
+window.found = {first: 0, longest: 0, row: 0};
 new PerformanceObserver((list) => {
   for (const one of list.getEntries()) window.found.longest = Math.max(window.found.longest, one.duration);
 }).observe({type: "longtask"});
 new MutationObserver(() => {
   if (!window.found.first && document.querySelector(".row .text")) window.found.first = performance.now();
+  if (!window.found.row && document.querySelector("#found tbody tr")) window.found.row = performance.now();
 }).observe(document, {subtree: true, childList: true});
 """
 SCROLL = """
@@ -63,7 +67,7 @@ for step in range(int(sys.argv[1])):
 
 def ui(chosen: Chosen) -> str:
     """Measure, and return the section."""
-    rows = []
+    rows, load = [], os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as place:
         home = new_home(Path(place))
         runs = home.path / ".local/state/mesh/runs"
@@ -75,16 +79,27 @@ def ui(chosen: Chosen) -> str:
             directory.mkdir()
             with serving(home) as served, browser(directory) as tab:
                 looks.append(_look(served, tab))
-        firsts, scrolls, longest, heaps = zip(*looks, strict=True)
+        paints, firsts, scrolls, longest, heaps = zip(*looks, strict=True)
+        rows.append(["first paint, s", Spread.of(paints).told(), "< 1"])
         rows.append(["first lines, s", Spread.of(firsts).told(), "< 1"])
         rows.append(["frames a second while scrolling", Spread.of(scrolls).told(), ">= 30"])
         rows.append(["longest task while scrolling, ms", Spread.of(longest).told(), "< 100"])
         rows.append(["memory of the page's script, MB", Spread.of(heaps).told(), "< 200"])
+        _multiply(runs)
+        lists = []
+        for number in range(chosen.rounds):
+            directory = Path(place) / f"browser-of-list-{number}"
+            directory.mkdir()
+            with serving(home) as served, browser(directory) as tab:
+                lists.append(_first_row(served, tab))
+        rows.append([f"list of {RUNS:,} runs, s", Spread.of(lists).told(), "< 1"])
         home.files(train__py=TRAIN)
         cpu, ratio = _streams(home, chosen.rounds)
         rows.append([f"CPU of the server with {STREAMS} streams, % of a core", f"{cpu:.1f}", "< 20"])
         rows.append(["time of a run with them / without", f"{ratio:.2f}", "< 1.10"])
-    head = HEAD.format(lines=LINES, frames=FRAMES, streams=STREAMS)
+    head = HEAD.format(
+        lines=LINES, frames=FRAMES, streams=STREAMS, runs=RUNS, load=load, cores=len(os.sched_getaffinity(0))
+    )
     return f"{head}\n{table(['', 'found', 'wanted'], rows)}"
 
 
@@ -97,8 +112,28 @@ def _lines() -> Iterator[Event]:
         yield written(number / 100, number % RANKS, text.encode())
 
 
-def _look(served: Served, tab: Tab) -> tuple[float, float, float, float]:
-    """Return seconds to the first line, frames a second, the longest task in ms, and MB of memory."""
+def _multiply(runs: Path) -> None:
+    """Make directories of runs that have ended, as many as RUNS together."""
+    about = json.loads((runs / LARGE / "run.json").read_text())
+    for number in range(RUNS - 1):
+        directory = runs / f"20261120-{number // 100:06d}-{number:06x}"
+        directory.mkdir()
+        (directory / "run.json").write_text(json.dumps({**about, "run": directory.name}))
+
+
+def _first_row(served: Served, tab: Tab) -> float:
+    """Return seconds to the first row of the list of runs."""
+    tab.look(1280, 900, "light")
+    tab.open(f"{served.base}machines#token={served.token}")  # it does not look at runs
+    tab.wait("document.querySelector('main h1')")
+    tab.call("Page.addScriptToEvaluateOnNewDocument", source=WATCH)
+    tab.open(f"{served.base}runs")
+    tab.wait("window.found?.row")
+    return float(tab.value("window.found.row")) / 1000
+
+
+def _look(served: Served, tab: Tab) -> tuple[float, float, float, float, float]:
+    """Return seconds to the first paint and line, frames a second, the longest task in ms, and MB of memory."""
     tab.look(1280, 900, "light")
     tab.open(served.address)
     tab.wait("document.querySelector('main h1')")
@@ -106,11 +141,12 @@ def _look(served: Served, tab: Tab) -> tuple[float, float, float, float]:
     tab.open(f"{served.base}run/{LARGE}")
     tab.wait("window.found?.first")
     first = tab.value("window.found.first") / 1000
+    paint = tab.value("performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000
     tab.wait("/^[0-9]+ lines$/.test(document.querySelector('#total')?.innerText)")
     milliseconds = tab.value(SCROLL.replace("%(frames)d", str(FRAMES)))
     tab.call("HeapProfiler.collectGarbage")
     heap = tab.call("Runtime.getHeapUsage")["usedSize"] / 1e6
-    return first, FRAMES / milliseconds * 1000, tab.value("window.found.longest"), heap
+    return paint, first, FRAMES / milliseconds * 1000, tab.value("window.found.longest"), heap
 
 
 def _streams(home: Home, rounds: int) -> tuple[float, float]:

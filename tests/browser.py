@@ -116,14 +116,18 @@ class Tab:
         )
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
-    def violations(self) -> list[str]:
-        """Return the rules of accessibility that the page breaks, by axe, each with the first element."""
+    def violations(self, *rules: str) -> list[str]:
+        """Return the rules of accessibility that the page breaks, by axe, each with the first element.
+
+        rules: those to look for; without any, all
+        """
         import axe_core_python
 
         if not self.value("'axe' in window"):
             program = os.environ.get("MESH_AXE") or Path(axe_core_python.__file__).with_name("axe.min.js")
             self.value(Path(program).read_text(encoding="utf-8") + "\n;0")
-        found = self.value("axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations)")
+        options = json.dumps({"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})})
+        found = self.value(f"axe.run(document, {options}).then(({{violations}}) => violations)")
         first = [(one["id"], one["nodes"][0]) for one in found]
         return [f"{rule}: {node['html'][:300]} {node.get('failureSummary')}" for rule, node in first]
 

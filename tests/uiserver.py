@@ -53,6 +53,10 @@ class Served:
             with answer:
                 yield _events(answer)
 
+    def begin(self, path: str) -> http.client.HTTPConnection:
+        """Send a request whose answer is not read."""
+        return self._begin(path, "GET", "", {})
+
     def _begin(self, path: str, method: str, body: str, headers: dict[str, str]) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         given = {name.replace("_", "-"): value for name, value in headers.items()}

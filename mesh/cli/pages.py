@@ -50,7 +50,18 @@ def ui(given: Given) -> int:
         raise UsageError(f"--port: expected a port (0 to {PORT_MAX}), found {port}")
     place = server.Place(port)
     with server.redirecting(place) as file:
-        return server.serve(place, has_actions=given[p.ACTIONS], ready=lambda: _open(place, file, given))
+        status = server.serve(place, has_actions=given[p.ACTIONS], ready=lambda: _open(place, file, given))
+    _leave(status)
+    return status
+
+
+def _leave(status: int) -> None:
+    """End this process at once if a thread still waits for a file, as on a network mount that gives no answer."""
+    import threading
+
+    own = threading.current_thread()
+    if any(one is not own and one.is_alive() and not one.daemon for one in threading.enumerate()):
+        os._exit(status)  # the threads only read
 
 
 def _open(place: Place, file: Path, given: Given) -> None:

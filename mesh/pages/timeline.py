@@ -84,9 +84,13 @@ class Timeline:
             self._close(host, time)
 
     def bars(self, until: float) -> list[Bar]:
-        """Return all bars; until: the end of those that are still open"""
+        """Return all bars, with silence last, because it is drawn over other phases.
+
+        until: the end of those that are still open
+        """
         still = [Bar(bar.host, bar.phase, bar.begin, max(bar.begin, until)) for bar in self._still()]
-        return [bar for bar in (*self._bars, *still) if bar.end > bar.begin]
+        found = [bar for bar in (*self._bars, *still) if bar.end > bar.begin]
+        return sorted(found, key=lambda bar: bar.phase == SILENT)
 
     def _still(self) -> Iterable[Bar]:
         return (*self._open.values(), *self._silent.values())

@@ -20,6 +20,7 @@ from mesh.ui.search import ChildSearch
 
 VIEWS_MAX = 16  # that are kept for the next look
 FRESH_S = 0.2  # for which the result of a look holds
+CLOSE_LIMIT_S = 1.0
 SLICE_S = 0.1  # of folding in one look
 
 
@@ -101,8 +102,11 @@ class View:
     def close(self) -> None:
         """Let go of the files."""
         self._output.stop()  # a slow search has the lock
-        with self.lock:
-            self._output.close()
+        if self.lock.acquire(timeout=CLOSE_LIMIT_S):  # a file that gives no answer has it for ever
+            try:
+                self._output.close()
+            finally:
+                self.lock.release()
 
     def _fold(self) -> FoldedOutput:
         return FoldedOutput(self.record, self._choice, self.board.output if self.board else None, ChildSearch)

@@ -16,6 +16,7 @@ from mesh.rundir.replay import Replay
 
 RUNS_MAX = 4  # whose numbers are kept
 SLICE_S = 2.0  # of reading for one answer
+CLOSE_LIMIT_S = 1.0
 CHECK_CHUNKS = 64  # chunks of output between two looks at the clock
 
 
@@ -44,8 +45,11 @@ class RunNumbers:
     def close(self) -> None:
         """Let go of the files."""
         self._is_closed = True
-        with self._lock:
-            self._replay.close()
+        if self._lock.acquire(timeout=CLOSE_LIMIT_S):  # else ``answer`` closes them
+            try:
+                self._replay.close()
+            finally:
+                self._lock.release()
 
     def _advance(self) -> bool:
         until = time.monotonic() + SLICE_S

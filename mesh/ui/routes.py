@@ -121,8 +121,12 @@ def _stream(source: object) -> Response:
 
 
 async def runs(request: Request) -> Response:
-    """Return all runs as rows."""
-    return Json({"runs": await run_in_threadpool(_state(request).runs.rows)})
+    """Return runs as rows, the newest first; with ?count=N only so many."""
+    state, count = _state(request), _whole(request, "count")
+    if not count:
+        return Json({"runs": await run_in_threadpool(state.runs.rows), "more": False})
+    found = await run_in_threadpool(state.runs.newest, count)
+    return Json({"runs": found, "more": len(found) == count})
 
 
 async def run(request: Request) -> Response:

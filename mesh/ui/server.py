@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import html
+import logging
 import os
 import secrets
 import signal
@@ -93,6 +95,7 @@ def serve(place: Place, *, has_actions: bool, ready: Callable[[], object] = lamb
         timeout_graceful_shutdown=FAREWELL_S,
     )
     server = _Server(config, state)
+    logging.getLogger("uvicorn.error").addFilter(_is_no_farewell)
     for number in ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, server.handle_exit)
@@ -101,6 +104,12 @@ def serve(place: Place, *, has_actions: bool, ready: Callable[[], object] = lamb
         server.run(sockets=[place.socket])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return 128 + server.ended_by if server.ended_by in ENDING else 0
+
+
+def _is_no_farewell(record: logging.LogRecord) -> bool:
+    """Return False for the reports on requests that are cancelled at the end: Ctrl-C is no error."""
+    error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    return not isinstance(error, asyncio.CancelledError) and not str(record.msg).startswith("Cancel ")
 
 
 class _Server(uvicorn.Server):

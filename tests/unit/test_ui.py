@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from mesh.ui import children
 from mesh.ui.pumps import PumpError, Pumps
 from mesh.ui.routes import Json
 from tests.conftest import PATIENCE, Home
+from tests.lab import eventually
 from tests.recorded import BEGIN, RANKS, TRACEBACK, abandon, make_run, steps, written
 from tests.uiserver import Served, redirecting_file, serving
 
@@ -85,6 +87,8 @@ def test_answers_about_a_run(home: Home, runs: Path) -> None:
     with serving(home) as served:
         rows = served.get("runs")["runs"]
         assert [(row["run"], row["status"]) for row in rows] == [(OTHER, "done"), (RUN, "failed, exit 1")]
+        assert served.get("runs?count=1") == {"runs": rows[:1], "more": True}
+        assert served.get("runs?count=9") == {"runs": rows, "more": False}
         assert rows[1]["verdict"].startswith("rank 2 on h2 failed first: exit 1")
         (printed,) = [line for line in home.mesh("runs", "--json").out.decode().splitlines() if RUN in line]
         assert served.get(f"runs/{RUN}")["record"] == json.loads(printed)
@@ -250,7 +254,7 @@ def test_a_home_without_runs_and_a_broken_store(home: Home) -> None:
     store.parent.mkdir(parents=True)
     store.write_bytes(b"no database at all, and long enough to be read as one" * 100)
     with serving(home) as served:
-        assert served.get("runs") == {"runs": []}
+        assert served.get("runs") == {"runs": [], "more": False}
         status, found = served.ask("jobs")
         assert status == 409
         assert str(store) in found["error"]
@@ -271,6 +275,24 @@ def test_sigterm_ends_the_server_and_leaves_no_token(home: Home) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_ctrl_c_while_a_file_gives_no_answer(home: Home, runs: Path) -> None:
+    (runs / LATER).mkdir()
+    os.mkfifo(runs / LATER / "run.json")
+    pipe = -1
+
+    def is_being_read() -> bool:
+        nonlocal pipe
+        with contextlib.suppress(OSError):  # nothing reads it yet
+            pipe = os.open(runs / LATER / "run.json", os.O_WRONLY | os.O_NONBLOCK)
+        return pipe >= 0
+
+    with serving(home) as served, contextlib.closing(served.begin("/api/runs")):  # its end is that of any server
+        assert eventually(is_being_read)
+        served.process.send_signal(signal.SIGINT)
+        assert served.process.wait(PATIENCE) == 0
+    os.close(pipe)
 
 
 def test_a_child_that_ignores_the_end_of_the_server_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

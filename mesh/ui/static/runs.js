@@ -8,7 +8,7 @@ const SHOWN = 200;
 
 export async function runsPage(page, { signal, go }) {
   const query = new URLSearchParams(location.search);
-  const { runs } = await get("runs", signal);
+  let { runs, more } = await get(`runs?count=${SHOWN}`, signal); // the others may take a second to read
   const found = h("div", { id: "found" });
   const ticked = new Set();
   const compare = h("button", { disabled: true, onclick: () => go(`/compare?${[...ticked].map((run) => `run=${run}`).join("&")}`) }, "Compare two");
@@ -41,13 +41,17 @@ export async function runsPage(page, { signal, go }) {
     const texts = (row) => [row.run, row.name, ...row.tags, row.command, row.cluster, row.verdict].join(" ").toLowerCase();
     const is = (row) => !kind.value || row.status === kind.value || (kind.value === "failed" && row.exit_code > 0);
     const rows = runs.filter((row) => is(row) && words.every((word) => texts(row).includes(word)));
-    put(found, h("p", { class: "muted" }, plural(rows.length, "run")), runTable(rows.slice(0, most), tick),
+    put(found, h("p", { class: "muted" }, plural(rows.length, "run"), more ? ", reading older ones…" : ""), runTable(rows.slice(0, most), tick),
       rows.length > most ? h("button", { onclick: () => { most += 1000; draw(); } }, `show more of ${rows.length}`) : null,
       runs.length ? null : h("div", { class: "empty" }, "This machine has started no run yet: ", h("code", {}, "mesh run local:4 python3 train.py")));
   }
 
   put(page, h("h1", {}, "Runs"), h("div", { class: "bar" }, search, kind, compare), found);
   draw();
+  if (more) {
+    ({ runs, more } = await get("runs", signal));
+    draw();
+  }
 }
 
 export async function comparePage(page, { signal }) {

@@ -47,7 +47,7 @@ function drawing(bars, marks, hosts, first) {
   const label = s("text", { x: 0, y: height - 4 });
   const picture = s("svg", { class: "plot", viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": "Phases of each host" },
     s("defs", {}, s("pattern", { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-      s("line", { class: "hatchline", x1: 0, y1: 0, x2: 0, y2: 6 }))),
+      s("rect", { class: "hatchback", width: 6, height: 6 }), s("line", { class: "hatchline", x1: 0, y1: 0, x2: 0, y2: 6 }))),
     hosts.map((host, number) => s("text", { x: 0, y: number * ROW + 13 }, host.slice(0, 22))),
     bars.filter((bar) => rows.has(bar[0])).map(([host, phase, from, to]) =>
       s("rect", { class: `phase-${phase}`, "data-phase": phase, "data-host": host, x: at(from), y: rows.get(host) * ROW + 3,
