@@ -44,5 +44,5 @@ extras=dev,docs
 [ "${MESH_TEST_TORCH:-1}" = 0 ] || extras+=,torch
 environment "$extras"
 say "running the tests"
-# Most tests wait for what takes its time: three at a time, each process with test hosts of its own.
-exec .venv/bin/python -m pytest -n 3 --dist worksteal "$@"
+# Most tests wait for what takes its time: five at a time, each process with test hosts of its own.
+exec .venv/bin/python -m pytest -n 5 --dist worksteal "$@"

@@ -19,6 +19,7 @@ from mesh.config.retries import BISECTION_RUNS_MAX
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.minimizing import smallest
+from mesh.core.outcome import Cause
 from mesh.core.paths import cache_directory, kept_trees_directory
 from mesh.core.run import RunSpec
 from mesh.rundir.results import RunResult
@@ -145,9 +146,20 @@ class Trials:
         spec, preparation = preparation_of(spec, cluster, project.modules.descriptions)
         self.count += 1
         result = run_on(cluster, spec, Showing(quiet=True), beside=Beside(preparation=preparation))
-        if result.was_stopped:
-            raise Stopped(f"bisect: run {result.run} was stopped", hint=f"mesh logs {result.run}")
+        check_decided(result)
         return result
+
+
+def check_decided(result: RunResult) -> None:
+    """Raise MeshError for a trial that the user has ended or detached: its status shows nothing."""
+    is_detached = result.cause is Cause.DETACHED
+    if not (result.was_stopped or is_detached):
+        return
+    end = "detached" if is_detached else "stopped"
+    error = Stopped(f"bisect: run {result.run} was {end}", hint=f"mesh logs {result.run}")
+    if result.cause is Cause.SIGNAL:  # else a rank had failed before the signal came
+        error.exit_code = result.exit_code
+    raise error
 
 
 def check_comparable(good: Replayable, bad: Replayable) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -20,7 +20,8 @@ from mesh.core.statusline import StatusLine
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.kubernetes import render
 from mesh.hosts.kubernetes.made import MadePodSource, make, maker_of
-from mesh.hosts.kubernetes.records import PodsRecords
+from mesh.hosts.kubernetes.records import PodsRecord, PodsRecords
+from mesh.hosts.kubernetes.waiters import are_waited_for
 
 Notify = Callable[[str], None]
 
@@ -40,18 +41,19 @@ def up_pods(cluster: Cluster, notify: Notify, seconds: float, *, adopts: bool = 
     return found
 
 
-def down_pods(cluster: Cluster, notify: Notify, *, is_forced: bool = False) -> None:
+def down_pods(cluster: Cluster, notify: Notify, *, is_forced: bool = False, keeps_awaited: bool = False) -> None:
     """Delete the pods of a cluster that were made here, and wait until they are gone.
 
     Those in a context or namespace that cluster.yaml named before are deleted as well.
 
     is_forced: even while a run is on, or if pods do not answer; pods whose context kubeconfig lacks are given up
-    Raises InUse if a run is on, NotOurs for pods that were made elsewhere, and MeshError.
+    keeps_awaited: not while another command of this machine makes them or waits for them
+    Raises InUse if a run is on or they are awaited, NotOurs for pods that were made elsewhere, and MeshError.
     """
     count, failure = 0, None
     for one in _places(cluster):
         try:
-            count += _down(one, notify, is_forced=is_forced)
+            count += _down(one, notify, is_forced=is_forced, keeps_awaited=keeps_awaited)
         except NoContext as error:
             if is_forced and one is not cluster:
                 count += _give_up(one, notify)
@@ -106,7 +108,7 @@ def _places(cluster: Cluster) -> Iterator[Cluster]:
             yield replace(cluster, source=other)
 
 
-def _down(cluster: Cluster, notify: Notify, *, is_forced: bool) -> bool:
+def _down(cluster: Cluster, notify: Notify, *, is_forced: bool, keeps_awaited: bool) -> bool:
     """Delete the pods of a cluster in one place; return False if there are none. Raises as ``down_pods``."""
     api, maker = maker_of(cluster, StatusLine(notify))
     with api:
@@ -115,11 +117,20 @@ def _down(cluster: Cluster, notify: Notify, *, is_forced: bool) -> bool:
         if root is None:
             maker.forget(recorded)
             return False
+        if keeps_awaited:
+            check_not_awaited(cluster.name, recorded)
         if not is_forced:
             _check_idle(cluster, lambda: {pod.name for pod in maker.pods(root.metadata.uid) if _may_have_a_run(pod)})
         maker.delete(root)
     notify(f"{cluster.name}: its pods in namespace {api.place.namespace} are deleted")
     return True
+
+
+def check_not_awaited(cluster: str, recorded: Sequence[PodsRecord]) -> None:
+    """Raise InUse if a command of this machine makes or waits for pods now. recorded: of these pods"""
+    records = PodsRecords(os.environ)
+    if any(are_waited_for(records, one.place) for one in recorded):
+        raise InUse(f"{cluster}: its pods are starting for another command", hint="wait for it, or end it with Ctrl-C")
 
 
 def _check_idle(cluster: Cluster, running: Callable[[], set[str]]) -> None:

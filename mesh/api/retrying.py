@@ -26,6 +26,9 @@ def check_retries(options: Options, selector: str, clusters_file: str, environ: 
     if environ.get("MESH_JOB_ID"):
         hint = "`restart:` in the file of the job starts the job again"
         raise UsageError(f"--retries: this is inside of job {environ['MESH_JOB_ID']}", hint=hint)
+    if options.stdin != "none":
+        text = "--retries: standard input cannot be read again, and a further attempt would get only the rest of it"
+        raise UsageError(text, hint="leave out -i or --stdin")
     if options.detach and not all(one.backend in REQUEUES for one in named_clusters(selector, clusters_file)):
         raise UsageError("--retries starts each attempt from here, and --detach leaves", hint="mesh job submit")
 

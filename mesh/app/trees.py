@@ -12,6 +12,7 @@ from mesh.core.paths import kept_trees_directory
 from mesh.rundir.layout import DIFF, MANIFEST, WORKSPACE
 from mesh.workspace.gitdiff import DiffWriter
 from mesh.workspace.hashes import HashCache
+from mesh.workspace.listing import told, told_failure
 from mesh.workspace.manifest import Manifest
 from mesh.workspace.prepare import Prepared
 
@@ -48,9 +49,9 @@ def keep_contents(prepared: Prepared) -> str:
         keep_tree(prepared.root, manifest.entries, manifest.tree, place)
     except Changed as error:
         prepared.cache.forget(str(error).encode("latin-1"))
-        return f"{CHANGED}{error} changes while it is read"
+        return f"{CHANGED}{told(str(error).encode('latin-1'))} changes while it is read"
     except OSError as error:
-        return f"keep_tree: {error.strerror}: {error.filename}"
+        return f"keep_tree: {told_failure(error)}"
     return ""
 
 

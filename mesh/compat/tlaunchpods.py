@@ -14,11 +14,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mesh import api
-from mesh.api.choosing import project_here
+from mesh.api.choosing import cluster_file, project_here
+from mesh.config.clusters import find_cluster
 from mesh.config.gpushare import KEY, GpuShare
 from mesh.config.settings import Options
 from mesh.config.userspaces import PodHome, pod_home
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.outcome import Cause
 from mesh.core.paths import runs_directory
 
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
@@ -118,21 +120,34 @@ def run_in_pods(name: str, words: tuple[str, ...], options: Options, request: Po
     """
     cluster, text = cluster_of(name), clusters_text(name, request, project_here().gpu_share)
     place = runs_directory(os.environ).parent / "tlaunchrun" / f"{cluster}.yaml"
-    _write(place, text, cluster)
+    write_cluster(place, text, cluster)
     if save.startswith("/"):
         made = api.exec(["sh", "-c", MAKE_DIRECTORY, save], cluster=cluster, clusters_file=str(place), quiet=True)
+        if made.exit_code and made.cause is not Cause.RANK:  # Ctrl-C, or pods that cannot be reached
+            made.raise_for_status()
         if made.exit_code:
             raise MeshError(f"--set_save_path: {save} cannot be made in all pods", hint=f"mesh logs {made.run}")
     return api.run(words, cluster=cluster, options=options, clusters_file=str(place))
 
 
-def _write(place: Path, text: str, cluster: str) -> None:
-    """Write the cluster of a job. Pods of the same name that were made by another description go first."""
+def write_cluster(place: Path, text: str, cluster: str) -> None:
+    """Write the cluster of a job. Pods of the same name that were made by another description go first.
+
+    Raises InUse if those pods are in use, or are starting for another job.
+    """
+    from mesh.api.podhold import down_pods
+
+    new = place.with_name(f"{place.name}.{uuid.uuid4().hex[:8]}")
     try:
-        if place.exists() and place.read_text() != text:
-            api.down(cluster, str(place))
+        is_same = not place.exists() or place.read_bytes() == text.encode()
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        place.write_text(text)
+        new.write_text(text)
+        try:
+            if not is_same:  # the file that is there may have been cut short: the new one is read
+                down_pods(find_cluster(cluster, cluster_file(str(new))), lambda text: None, keeps_awaited=True)
+            new.replace(place)
+        finally:
+            new.unlink(missing_ok=True)
     except OSError as error:
         raise MeshError(f"cannot write {place}: {error.strerror}") from error
 

@@ -18,7 +18,7 @@ KEYS = ("users", "dev")
 USER_KEYS = ("cpu", "memory", "gpus", "storage", "pods", "key")
 DEV_KEYS = (
     *("image", "cpu", "memory", "volume", "mount", "access", "storage_class"),
-    *("gpu", "server", "port", "start_timeout", "pod"),
+    *("gpu", "gang", "server", "port", "start_timeout", "pod"),
 )
 ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod")
 SHARED = "ReadWriteMany"  # the access mode that pods on several nodes need
@@ -53,6 +53,7 @@ class DevPod(Struct, frozen=True, kw_only=True):
     access: str = ACCESS_MODES[0]
     storage_class: str = ""  # "": the cluster's default
     gpu: str = "nvidia.com/gpu"  # the resource that ``gpus`` of a user counts
+    gang: str = ""  # the kind of gangs that the users' pods may form; "": none
     server: str = "https://kubernetes.default.svc"  # the API server, as pods reach it
     port: int = 2222  # of sshd, on the pod's loopback address
     start_timeout: float = 600.0  # seconds until it runs
@@ -104,6 +105,9 @@ def _dev(section: Section) -> DevPod:
     access = section.text("access", " or ".join(ACCESS_MODES), defaults.access)
     if access not in ACCESS_MODES:
         section.unexpected("access", " or ".join(ACCESS_MODES))
+    gang = section.text("gang", podspec.VOLCANO)
+    if gang not in ("", podspec.VOLCANO):
+        section.unexpected("gang", podspec.VOLCANO)
     server = section.text("server", "an address, as https://10.0.0.1:6443", defaults.server)
     if not server.startswith("https://"):
         section.unexpected("server", "an address, as https://10.0.0.1:6443")
@@ -123,6 +127,7 @@ def _dev(section: Section) -> DevPod:
         access=access,
         storage_class=section.text("storage_class", "the name of a storage class"),
         gpu=section.text("gpu", "the name of a resource, as nvidia.com/gpu", defaults.gpu),
+        gang=gang,
         server=server.rstrip("/"),
         port=section.integer("port", defaults.port, PORT_LEAST, 65535),
         start_timeout=section.seconds("start_timeout", defaults.start_timeout),

@@ -27,4 +27,5 @@ def read_statuses(place: str, text: str) -> tuple[int, ...]:
 
 def read_trials(place: str, text: str) -> int:
     """Read how many runs a bisection may take. Raises UsageError that names its place."""
-    return read_number(place, text) or BISECTION_RUNS_MAX
+    number = read_number(place, text)
+    return BISECTION_RUNS_MAX if number is None else number

@@ -74,7 +74,8 @@ class _Files:
         except OSError:
             return None
         words = reader.stdout.readline().split()
-        if len(words) != 3 or words[1] != b"blob":
+        # A path that is not there comes back with "missing" behind it, and may have spaces itself.
+        if len(words) != 3 or words[1] != b"blob" or not words[2].isdigit():
             return None
         data = reader.stdout.read(int(words[2]) + 1)[:-1]
         return [data] if len(data) == entry.size else None

@@ -218,6 +218,16 @@ class _Walk:
         self.unreadable.append(f"{told(path) or '.'}: {error.strerror}")
 
 
+def told_failure(error: OSError) -> str:
+    """Return the reason of a failure, with the path that it is about where the error has one.
+
+    >>> told_failure(OSError(28, "No space left on device")), told_failure(OSError(13, "Permission denied", b"/a\\xff"))
+    ('No space left on device', 'Permission denied: /a\\\\xff')
+    """
+    reason = error.strerror or str(error)
+    return reason if error.filename is None else f"{reason}: {told(os.fsencode(error.filename))}"
+
+
 def told(path: bytes) -> str:
     """Escape a path for people, on one line.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from mesh.core.errors import MeshError
 from mesh.workspace import listing as listed
 from mesh.workspace.hashes import HashCache
-from mesh.workspace.listing import told
+from mesh.workspace.listing import told, told_failure
 from mesh.workspace.manifest import Entry, Manifest, new_hash
 from mesh.workspace.prepare import prepare
 from mesh.workspace.snapshot import CONTENTS, NEW, PIECE_BYTES, Changed, content_name, created, keep_tree
@@ -39,9 +39,9 @@ def rebuild(manifest: Manifest, place: Path, sources: Sequence[Source], cache: P
             return place, missing
         directory = keep_tree(b"", manifest.entries, manifest.tree, place)
     except Changed as error:  # it was removed meanwhile
-        return place, [str(error)]
+        return place, [told(str(error).encode("latin-1"))]
     except OSError as error:
-        raise MeshError(f"tree {manifest.tree}: cannot be built ({error.strerror}: {error.filename})") from error
+        raise MeshError(f"tree {manifest.tree}: cannot be built ({told_failure(error)})") from error
     found = prepare(directory, (), HashCache(directory, cache), as_is=True).manifest.tree
     if found != manifest.tree:
         hint = f"rm -r {directory}"

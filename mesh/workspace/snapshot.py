@@ -72,7 +72,7 @@ def take(
             hashes.forget(changed.encode("latin-1"))
             continue
         except OSError as error:
-            raise MeshError(f"cannot keep a snapshot of {workspace}: {error.filename}: {error.strerror}") from error
+            raise MeshError(f"cannot keep a snapshot of {workspace}: {listed.told_failure(error)}") from error
         files = sum(entry.kind != listed.DIRECTORY for entry in entries)
         return Snapshot(tree=tree, directory=directory, files=files, skipped=prepared.skipped, notices=prepared.notices)
     raise changes_while_it_is_read([listed.told(changed.encode("latin-1"))])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mesh.agent.ask import handlers
-from mesh.agent.forward import debugging
+from mesh.agent.forward import attaching, debugging
 from mesh.agent.forward.inside import OWNER_VARIABLE, STOP_SIGNAL, VARIABLE
 from tests.lab import eventually
 from tests.pythons import pythons
@@ -34,7 +34,25 @@ while "stop" not in globals() and time.monotonic() < end:
 answer = 42
 raise ValueError("the end")
 """
+# It executes a file as sys.remote_exec of Python 3.14 has it do: in its main thread, with names of its own.
+UNPREPARED = """\
+import signal, sys, time
+def load(number, frame):
+    exec(open(open(sys.argv[1] + "/order").read()).read(), {})
+signal.signal(signal.SIGUSR1, load)
+print("up", flush=True)
+end = time.monotonic() + 120
+while "stop" not in globals() and time.monotonic() < end:
+    time.sleep(0.01)
+raise ValueError("the end")
+"""
+STAND_IN = """\
+#!/bin/sh
+printf %s "$6" > "{place}/order"
+kill -USR1 "$5"
+"""
 WITHIN_S = 60.0
+REMOTE = (3, 14)
 
 
 @pytest.fixture
@@ -119,3 +137,82 @@ def test_a_rank_stops_at_a_breakpoint_on_request_and_at_its_last_exception(pytho
         if rank.process.poll() is None:
             rank.process.send_signal(signal.SIGKILL)
             rank.close()
+
+
+class Unprepared(Rank):
+    """A Python that began as a rank of a run without --debug."""
+
+    def __init__(self, python: str, place: Path) -> None:
+        self.sockets = place / "sockets"
+        program = place / "program.py"
+        program.write_text(UNPREPARED)
+        env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        argv = [python, str(program), str(place)]
+        self.process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"up\n"
+
+    def look_and_end(self) -> None:
+        """Stop it, look at it, and let it go on: its exception does not stop it, as nobody would come."""
+        os.kill(self.process.pid, STOP_SIGNAL)
+        with self.attach(is_asked=True) as client:
+            read(client)
+            assert ask(client, "p len(sys.argv) * 21") == "42\n(Pdb) "
+            ask(client, "!globals().update(stop=1)")
+            assert ask(client, "continue") == ""
+        _, errors = self.close()
+        assert (self.process.returncode, "ValueError: the end" in errors) == (1, True), errors
+        assert not os.listdir(self.sockets)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.close()
+
+
+def of_versions(*, remote: bool) -> dict[str, str]:
+    found = pythons().items()
+    return {name: path for name, path in found if (tuple(map(int, name.split("."))) >= REMOTE) == remote}
+
+
+@pytest.mark.parametrize("python", of_versions(remote=False).values(), ids=of_versions(remote=False))
+def test_a_rank_that_executes_the_script_stops_on_request_alone(python: str, place: Path) -> None:
+    stand_in = place / "python"
+    stand_in.write_text(STAND_IN.format(place=place))
+    stand_in.chmod(0o700)
+    rank = Unprepared(python, place)
+    try:
+        assert attaching.attach_by(str(stand_in), rank.process.pid, 3, str(rank.sockets), WITHIN_S) == ""
+        rank.look_and_end()
+    finally:
+        rank.end()
+
+
+@pytest.mark.parametrize("python", of_versions(remote=True).values(), ids=of_versions(remote=True))
+def test_a_rank_of_python_3_14_loads_the_debugger(python: str, place: Path) -> None:
+    rank = Unprepared(python, place)
+    try:
+        assert attaching.attach(rank.process.pid, 3, str(rank.sockets), WITHIN_S) == ""
+        rank.look_and_end()
+    finally:
+        rank.end()
+
+
+@pytest.mark.parametrize("python", list(of_versions(remote=False).values())[:1])
+def test_an_older_python_is_named_and_nothing_is_left(python: str, place: Path) -> None:
+    rank = Unprepared(python, place)
+    try:
+        failure = attaching.attach(rank.process.pid, 3, str(rank.sockets), WITHIN_S)
+        assert failure.startswith("it runs Python 3."), failure
+        assert not os.listdir(rank.sockets)
+    finally:
+        rank.end()
+
+
+def test_a_program_that_is_no_python_has_no_interpreter_to_run(place: Path) -> None:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            path, failure = attaching.interpreter_of(process.pid)
+        finally:
+            process.kill()
+    assert (path, "without --debug" in failure) == ("", True)

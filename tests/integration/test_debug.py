@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 
 import pytest
 
 from tests.conftest import Home, Terminal
+from tests.lab import eventually
 
 TRAIN = """\
 import os
@@ -78,11 +81,24 @@ def test_a_run_that_began_without_it_is_not_stopped(home: Home) -> None:
         run.expect(b"up")
         with home.terminal("debug", "last", "--rank", "0") as terminal:
             assert terminal.end() == 125
-        assert b"began with --debug" in terminal.shown
+        assert re.search(rb"it runs Python 3[.]\d+, which pdb reaches only", terminal.shown)
         with home.terminal("debug", "last", "--rank", "7") as terminal:
             assert terminal.end() == 2
         run.type(b"\x03")
         assert run.end() == 130
+
+
+def test_the_lease_ends_a_rank_that_waits_in_its_debugger(home: Home) -> None:
+    home.files(train__py="import os\nbreakpoint()\n")
+    with home.terminal("run", "--debug", "--grace", "1", "--lease", "5", "local:1", "python3", "train.py") as run:
+        run.expect(PROMPT)
+        run.shown = b""
+        run.type(b"p -os.getpid()\r")
+        run.expect(b"\r\n" + PROMPT)
+        pid = int(re.findall(rb"\n-(\d+)\r", run.shown)[0])
+        assert os.path.exists(f"/proc/{pid}")
+        os.kill(run.process.pid, signal.SIGKILL)
+        assert eventually(lambda: not os.path.exists(f"/proc/{pid}"), 60.0)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mesh.api.bisecting import Stopped, check_decided
+from mesh.config.retries import BISECTION_RUNS_MAX, read_trials
 from mesh.core.minimizing import smallest
+from mesh.core.outcome import Cause
+from mesh.rundir.results import RunResult
 from mesh.workspace.manifest import Entry, Manifest, manifest_of
 from mesh.workspace.mixing import differing, mixed
 
@@ -69,3 +74,34 @@ def test_a_tree_has_some_files_of_the_other_one(some: list[str], expected: list[
     assert entries["src/a"].content == ("2" * 40 if "src/a" in some else "1" * 40)
     assert entries["src/b"].mtime_ns == 5
     assert "new" not in entries or entries["new"].mode == 0o700
+
+
+ENDED_BY_THE_USER = {
+    "Ctrl-C": (130, Cause.SIGNAL, True, 130),
+    "SIGTERM": (143, Cause.SIGNAL, True, 143),
+    "Ctrl-C after a rank had failed": (3, Cause.RANK, True, 130),
+    "mesh detach": (0, Cause.DETACHED, False, 130),
+}
+
+
+@pytest.mark.parametrize(("code", "cause", "was_stopped", "status"), ENDED_BY_THE_USER.values(), ids=ENDED_BY_THE_USER)
+def test_a_trial_that_the_user_ends_decides_nothing(code: int, cause: Cause, was_stopped: bool, status: int) -> None:
+    with pytest.raises(Stopped) as ended:
+        check_decided(result_of(code, cause, was_stopped=was_stopped))
+    assert ended.value.exit_code == status
+
+
+def test_a_trial_that_ends_by_itself_decides() -> None:
+    check_decided(result_of(3, Cause.RANK))
+    check_decided(result_of(0, Cause.COMPLETED))
+
+
+def result_of(code: int, cause: Cause, *, was_stopped: bool = False) -> RunResult:
+    place = Path("/runs/r")
+    return RunResult(
+        run="r", exit_code=code, cause=cause, ranks=(), failures=(), directory=place, was_stopped=was_stopped
+    )
+
+
+def test_no_runs_at_all_are_not_the_usual_number_of_runs() -> None:
+    assert [read_trials("--max-runs", text) for text in ("0", "5", "")] == [0, 5, BISECTION_RUNS_MAX]

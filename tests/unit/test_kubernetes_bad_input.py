@@ -124,6 +124,7 @@ def test_one_message_with_its_status(
     cluster: StandIn, tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, change, status, words = CASES[name]
+    (tmp_path / "mesh.yaml").touch()
     (tmp_path / "cluster.yaml").write_text(text)
     monkeypatch.setitem(sys.modules, "websocket", sys.modules.get("websocket") or __import__("websocket"))
     change(cluster, tmp_path)
@@ -169,6 +170,7 @@ def test_pods_of_a_context_that_is_gone_are_named_and_given_up_by_force(
 def test_quiet_commands_show_no_progress_of_pods(
     cluster: StandIn, tmp_path: Path, words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "mesh.yaml").touch()
     (tmp_path / "cluster.yaml").write_text(MADE + "    start_timeout: 1s\n")
     assert run(["mesh", *words, "gpus", "true"]) == 125
     err = capfd.readouterr().err

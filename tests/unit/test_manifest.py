@@ -546,7 +546,7 @@ def git(directory: Path, *words: str) -> str:
 
 def git_variables(workspace: Path) -> dict[str, str]:
     with asked_git(workspace) as variables:
-        return variables()
+        return variables().variables
 
 
 def test_ranks_learn_the_commit(tmp_path: Path) -> None:

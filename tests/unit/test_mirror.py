@@ -22,7 +22,7 @@ from mesh.jobs.events import (
     RunStarted,
 )
 from mesh.jobs.machinelog import MachineLog
-from mesh.jobs.mirror import EVENTS_FILE, MACHINES_FILE, Log, Mirror
+from mesh.jobs.mirror import EVENTS_FILE, TPU_FILE, Log, Mirror
 from mesh.jobs.place import StorePlace
 from mesh.jobs.queuelog import QueueLog
 from mesh.jobs.store import Store, open_store
@@ -140,11 +140,11 @@ def test_another_steward_writes_no_line_again(tmp_path: Path) -> None:
     happen(store, mirror, job, Made(time=3.0, op=1, generation=1))
     mirror = Mirror(store)
     happen(store, mirror, job, MachinesPending(time=4.0, generation=1, state="CREATING"))
-    with (place / MACHINES_FILE).open("a") as file:
+    with (place / TPU_FILE).open("a") as file:
         file.write("2026-01-01 half a li")  # its steward was killed
     happen(store, Mirror(store), job, MachinesReady(time=5.0, generation=1, hosts=("w0",), keys=("k0",)))
-    found = [line[20:] for line in (place / MACHINES_FILE).read_text().splitlines()]
+    found = [line[20:] for line in (place / TPU_FILE).read_text().splitlines()]
     assert [line.partition(": ")[2].partition(" ")[0] for line in found] == ["request", "the", "CREATING", "ready"]
-    assert (place / MACHINES_FILE).stat().st_mode & 0o777 == 0o600
+    assert (place / TPU_FILE).stat().st_mode & 0o777 == 0o600
     assert len((place / EVENTS_FILE).read_text().splitlines()) == len(store.events(job))
     store.close()

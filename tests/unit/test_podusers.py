@@ -43,6 +43,7 @@ BAD = {
     "users: {ana: {cpu: 1, memory: 1Gi}}\ndev: {image: x, access: Many}": ":2: dev.access: expected ReadWriteOnce",
     "users: {ana: {cpu: 1, memory: 1Gi}}\ndev: {image: x, mount: data}": ":2: dev.mount: expected an absolute path",
     "users: {ana: {cpu: 1, memory: 1Gi}}\ndev: {image: x, port: 22}": ":2: dev.port: expected a whole number",
+    "users: {ana: {cpu: 1, memory: 1Gi}}\ndev: {image: x, gang: both}": ":2: dev.gang: expected volcano",
     "users: {ana: {cpu: 1, memory: 1Gi}}\ndev: {image: x, server: 'http://a'}": ":2: dev.server: expected an address",
     "users: {ana: {cpu: 1, memory: 1Gi}}\ndev: {image: x, pod: [1]}": ":2: dev.pod: expected fields of a pod spec",
 }
@@ -203,3 +204,13 @@ def test_fields_that_a_server_drops_are_found() -> None:
         "a.b: '500m', found '1'",
         "a.c[1].d: True, found None",
     ]
+
+
+def test_users_may_make_gangs_only_where_the_file_has_them(tmp_path: Path) -> None:
+    groups = {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["create"]}
+
+    def rules(text: str) -> object:
+        return next(one for one in userobjects.objects_of(space(tmp_path, text)) if one["kind"] == "Role")["rules"]
+
+    assert groups not in rules(FILE)  # type: ignore[operator]
+    assert groups in rules(FILE.replace("volume: 100Gi", "volume: 100Gi, gang: volcano"))  # type: ignore[operator]

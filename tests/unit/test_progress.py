@@ -27,6 +27,7 @@ from mesh.core.pull import Pulled, Pulling
 from mesh.screen.output import Style
 from mesh.screen.progress import Progress
 from mesh.screen.terminal import About, Streams, TerminalSink
+from mesh.workspace.git import GitState
 from mesh.workspace.manifest import hash_of
 from tests.conftest import Home
 from tests.specs import spec_of
@@ -220,9 +221,9 @@ def large(home: Home, monkeypatch: pytest.MonkeyPatch) -> tuple[WorkspaceLuggage
 def test_git_is_asked_for_ranks_only(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Path] = []
 
-    def ask(workspace: Path) -> contextlib.AbstractContextManager[Callable[[], dict[str, str]]]:
+    def ask(workspace: Path) -> contextlib.AbstractContextManager[Callable[[], GitState]]:
         asked.append(workspace)
-        return contextlib.nullcontext(lambda: {"MESH_GIT_DIRTY": "0"})
+        return contextlib.nullcontext(lambda: GitState(variables={"MESH_GIT_DIRTY": "0"}))
 
     monkeypatch.setattr("mesh.app.luggage.asked_git", ask)
     monkeypatch.setenv("HOME", str(home.project.parent))

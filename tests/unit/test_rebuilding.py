@@ -138,3 +138,16 @@ def test_without_a_commit_git_has_nothing(project: Path, tmp_path: Path, commit:
     entry = manifest_of(project, tmp_path / "cache").entries[0]
     with of_commit(project, commit, tmp_path / "changes.diff") as source:
         assert source(entry) is None
+
+
+def test_a_path_with_spaces_that_git_lacks_is_missing(project: Path, tmp_path: Path) -> None:
+    fill(project)
+    git(project, "init", "-q")
+    git(project, "add", ".")
+    git(project, "commit", "-q", "-m", "first")
+    commit = subprocess.check_output(["git", "-C", str(project), "rev-parse", "HEAD"], text=True).strip()
+    (project / "a blob").write_bytes(b"not tracked\n")  # git's own answer for a file has this word there
+    manifest = manifest_of(project, tmp_path / "cache")
+    with of_commit(project, commit, tmp_path / "changes.diff") as source:
+        _, missing = rebuild(manifest, tmp_path / "kept", [source], tmp_path / "cache")
+    assert missing == ["a blob"]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mesh.core.cluster import Host, place_ranks
 from mesh.core.events import Output, Started, Stream
 from mesh.core.masking import Masker, Secrets
-from mesh.core.nodes import Restarted
+from mesh.core.nodes import Arrived, Restarted
 from mesh.core.outcome import Cause, Outcome
 from mesh.rundir.grep import MATCH_CHARACTERS, LineFilter, matches
 from mesh.rundir.layout import INDEX, RECORD
@@ -341,7 +341,7 @@ def test_prerun_of_spare_hosts_is_shown_and_a_host_keeps_its_own_after_its_rank_
     for node, host in enumerate(hosts):
         first, data = placement.first(node), f"of {host.name}\n".encode()
         sink.handle(Output(time=1000.0 + node, node=node, rank=first, stream=Stream.PRERUN, data=data))
-    sink.handle(Restarted(time=1010.0, node=2, rank=1, pid=7, attempt=1))
+    sink.handle(Arrived(time=1010.0, node=2, rank=1, attempt=1, printed={}))
     end(sink)
     assert read_record(tmp_path / RUN).placement.node(1) == 2
     shown = replayed(tmp_path, streams=(Stream.PRERUN,))

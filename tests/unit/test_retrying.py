@@ -56,6 +56,7 @@ REFUSED = {
     "inside of a job": (["run", "--retries=1", "local", "true"], {"MESH_JOB_ID": "42"}, "inside of job 42", "restart:"),
     "detached": (["run", "-d", "--retries=1", "local", "true"], {}, "--detach leaves", "mesh job submit"),
     "statuses alone": (["run", "--retry-on=76", "local", "true"], {}, "without --retries", "--retries 3"),
+    "with standard input": (["run", "-i", "--retries=1", "local", "true"], {}, "cannot be read again", "leave out -i"),
     "no status": (["run", "--retries=1", "--retry-on=0", "local", "true"], {}, "from 1 to 255", ""),
     "no number": (["run", "--retries=some", "local", "true"], {}, "expected a number", ""),
 }

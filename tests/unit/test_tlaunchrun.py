@@ -5,15 +5,22 @@ from __future__ import annotations
 import base64
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from mesh.api.holding import InUse
+from mesh.api.podhold import check_not_awaited
 from mesh.cli import program
 from mesh.cli.otherstlaunch import ordered
+from mesh.compat.tlaunchpods import PodRequest, clusters_text, write_cluster
 from mesh.compat.tlaunchrun import TLaunchJob, options_of, words_of
-from mesh.core.errors import UsageError
+from mesh.core.errors import MeshError, UsageError
+from mesh.hosts.kubernetes.records import PodsRecord, PodsRecords
+from mesh.hosts.kubernetes.waiters import Waiters
+from mesh.launchpad.podparts import NO_SHARE
 from tests.conftest import Home
 
 
@@ -181,3 +188,29 @@ def test_torchrun_gets_its_hosts_and_processes(home: Home) -> None:
     assert len(lines) == 2
     assert all("--nnodes=2" in line and "--nproc-per-node=3" in line.replace("_", "-") for line in lines), lines
     assert all(line.endswith("train.py --lr 1") for line in lines), lines
+
+
+def test_pods_that_start_for_another_job_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    records = PodsRecords({"XDG_STATE_HOME": str(tmp_path)})
+    record = PodsRecord(
+        uid="u", root="mesh-lpjob-a", cluster="lpjob", context="", namespace="n", pods=1, since=1.0, until=0.0, hold=1.0
+    )
+    check_not_awaited("lpjob", [record])
+    with Waiters(records, record.place), pytest.raises(InUse, match="starting for another command") as caught:
+        check_not_awaited("lpjob", [record])
+    assert caught.value.exit_code == 75
+    check_not_awaited("lpjob", [record])
+
+
+def test_a_description_that_was_cut_short_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    place = tmp_path / "lpjob.yaml"
+    text = clusters_text("", PodRequest(image="x", nodes=1), NO_SHARE)
+    write_cluster(place, text, "lpjob")
+    assert (place.read_text(), [*tmp_path.glob("lpjob.yaml*")]) == (text, [place])
+    place.write_text("")
+    with pytest.raises(MeshError, match=r"kubeconfig|context|Kubernetes"):  # which is asked about the pods of before
+        write_cluster(place, text, "lpjob")
+    assert [*tmp_path.glob("lpjob.yaml*")] == [place]

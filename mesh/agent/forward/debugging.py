@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from mesh.agent.base.directories import private_directories
+from mesh.agent.base.directories import node_directory, private_directories, remove_nodes
 from mesh.agent.forward import inside
 
 SUFFIX = ".nodes/debug"  # of the directory of a run's sockets
 ASKED = "-asked"
-NOT_PREPARED = "it has no Python that began with --debug; `mesh stacks` shows where it is"
+NO_PYTHON = "no Python runs in it"
 
 
 def source() -> bytes:
@@ -59,20 +59,40 @@ def _names(place: str) -> list[str]:
         return []
 
 
-def stop(run: str, rank: int) -> str:
+def stop(run: str, node: int, rank: int) -> str:
     """Have a rank of this host stop; return why it cannot, or "". May block for some seconds."""
+    from mesh.agent.ask.stacks import is_python
     from mesh.agent.control import requests
     from mesh.agent.process.processes import families, has_signal
 
     pids = [one.pid for found in requests.runs(run) for one in found.ranks if one.rank == rank and not one.ended]
     if not pids:
         return "it does not run"
-    for processes in families(pids).values():
-        for process in processes:
-            if has_signal(str(process.pid), "SigCgt", inside.STOP_SIGNAL):
-                try:
-                    os.kill(process.pid, inside.STOP_SIGNAL)
-                except OSError:  # it has just ended
-                    continue
-                return ""
-    return NOT_PREPARED
+    processes = [process for family in families(pids).values() for process in family]
+    for process in processes:
+        if has_signal(str(process.pid), "SigCgt", inside.STOP_SIGNAL):
+            try:
+                os.kill(process.pid, inside.STOP_SIGNAL)
+            except OSError:  # it has just ended
+                continue
+            return ""
+    found = next(filter(is_python, processes), None)
+    return _stop_unprepared(run, node, rank, found.pid) if found else NO_PYTHON
+
+
+def _stop_unprepared(run: str, node: int, rank: int, pid: int) -> str:
+    """Have a process load the debugger, and stop; return why it cannot, or ""."""
+    from mesh.agent.control import requests
+    from mesh.agent.forward import attaching
+
+    try:
+        failure = attaching.attach(pid, rank, os.path.join(node_directory(run, node), "debug"))
+        if not failure:
+            os.kill(pid, inside.STOP_SIGNAL)
+    except ProcessLookupError:
+        failure = "it does not run"
+    except OSError as error:
+        failure = f"its debugger cannot be written ({error.strerror})"
+    if failure and not requests.runs(run):  # its agent has ended, and removes nothing any more
+        remove_nodes(run, node)
+    return failure

@@ -96,7 +96,7 @@ class _Debugged:
     def take(self, message: Message) -> None:
         """Carry out a request about a rank."""
         if isinstance(message, StopRank):
-            reason = debugging.stop(self._run, message.rank)
+            reason = debugging.stop(self._run, self._node, message.rank)
             if reason:
                 self._connection.send(NotStopped(rank=message.rank, why=reason))
         elif isinstance(message, Attach):

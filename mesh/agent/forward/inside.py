@@ -1,7 +1,7 @@
 """The debugger within a rank: pdb that speaks through a Unix socket of its process.
 
-The text of this module stands in the sitecustomize of a run with --debug, so it imports nothing of mesh. It runs on
-Python 3.8 and later, and imports little before a process stops.
+The text of this module stands in the sitecustomize of a run with --debug, and a rank of Python 3.14 can load it later.
+So it imports nothing of mesh. It runs on Python 3.8 and later, and imports little before a process stops.
 """
 
 from __future__ import annotations
@@ -203,15 +203,20 @@ def install() -> None:
     def on_breakpoint(*words: object, **more: object) -> None:
         debugger().set_trace(sys._getframe().f_back)
 
+    sys.excepthook = on_error
+    if "PYTHONBREAKPOINT" not in os.environ:
+        sys.breakpointhook = on_breakpoint
+    listen()
+
+
+def listen() -> None:
+    """Have this process stop on request."""
+    import signal
+
     def on_signal(number: int, frame: FrameType | None) -> None:
         found = debugger()
         if frame is not None and not found.is_stopped:  # a second pdb would read within the read of the first
             found.stop_at(frame)
-
-    sys.excepthook = on_error
-    if "PYTHONBREAKPOINT" not in os.environ:
-        sys.breakpointhook = on_breakpoint
-    import signal
 
     try:
         signal.signal(STOP_SIGNAL, on_signal)

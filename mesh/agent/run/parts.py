@@ -113,7 +113,7 @@ class Parts:
             self.relays.close()
         if self.nodes is not None:
             self.nodes.close()
-        if self.begin.debug:
+        if self.begin.debug or self.nodes is None:  # mesh debug may have made them
             remove_nodes(self.begin.run, self.begin.node)
         self.locking.withdraw()
         self.group.remove_notes()
