@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from mesh.api.choosing import usable_project
-from mesh.api.detached import DetachedRun, Place, find_detached, known, prepared, with_hosts
+from mesh.api.detached import DetachedRun, Place, find_detached, known, prepared, with_hosts, with_moves
 from mesh.api.inquiries import FoundRun, ask, find_run, told_failures
 from mesh.api.meant import run_meant
 from mesh.api.noderesults import fetch_results
@@ -76,6 +76,8 @@ def attach(
         return _ended(record, showing, begin)
     if record is not None and record.about.get("hosts"):
         found = known(record, cluster)
+        if record.state is State.DIED:
+            found = with_moves(found, clusters_file)
     else:
         found = find_detached(record.run if record else run, cluster, clusters_file)
     return _attach(found, showing, begin, clusters_file)

@@ -29,6 +29,7 @@ from mesh.protocol.nodes import Taken
 from mesh.protocol.questions import AskJournals
 from mesh.protocol.records import fields_of
 from mesh.protocol.replies import Journals, Plan
+from mesh.rundir.about import MOVES
 from mesh.rundir.layout import LOGS, SUFFIX
 from mesh.rundir.records import Record, arrivals_of, read_record, read_spec
 from mesh.rundir.results import RunResult
@@ -82,10 +83,32 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
         what = "detached run" if name == LAST else f"detached run {name!r}"
         raise UsageError(f"no {what} is known {where}{unasked}", hint="`mesh ps` lists what runs")
     moves = [moved_to(host, one) for host, one in sorted(arrivals[meant.run], key=lambda item: item[1].attempt)]
+    return _with_moves(found[meant.run], moves)
+
+
+def with_moves(found: DetachedRun, clusters_file: str) -> DetachedRun:
+    """Return a run with all moves of ranks in its hosts' journals: a client may be killed before it has written one.
+
+    Hosts that cannot be asked are left out. Raises UsageError if the cluster is not known any more.
+    """
+    cluster = choose_cluster(found.cluster, DEFAULTS, clusters_file, purpose=Purpose.ASK)
+    asked = with_hosts(cluster, found.about["hosts"])
+    inquiry = ask(asked, Question(message=AskJournals()), reach=TCP_TIMEOUT_S)
+    moves: dict[tuple[int, int], dict[str, object]] = {
+        (one["rank"], one["attempt"]): one for one in found.about.get("moves") or ()
+    }
+    for node, answer in inquiry.replies(Journals).items():
+        for one in (one for journal in answer.tapes if journal.run == found.run for one in journal.taken):
+            moves.setdefault((one.rank, one.attempt), moved_to(asked.hosts[node].name, one))
+    return _with_moves(found, [moves[key] for key in sorted(moves, key=lambda key: key[1])])
+
+
+def _with_moves(found: DetachedRun, moves: Sequence[Mapping[str, object]]) -> DetachedRun:
+    """Return a run with these moves of its ranks, in order, and no others."""
     if not moves:
-        return found[meant.run]
+        return found
     now = {str(one["rank"]): one["host"] for one in moves}
-    return replace(found[meant.run], about={**found[meant.run].about, "moves": moves, "moved": now})
+    return replace(found, about={**found.about, "moves": list(moves), "moved": now})
 
 
 def moved_to(host: str, one: Taken) -> dict[str, object]:
@@ -207,7 +230,10 @@ class Place:
         else:
             self._directory = directory
             left = read_left(read_record(directory), lock)
-            left = replace(left, about={**found.about, **left.about})
+            about = {**found.about, **left.about}
+            if len(found.about.get("moves", ())) > len(left.about.get("moves", ())):  # hosts have had more of them
+                about |= {name: found.about[name] for name in MOVES}
+            left = replace(left, about=about)
             fetch = {} if begin == "start" else left.have
             if begin == "start":
                 left = replace(left, skip=left.have)
