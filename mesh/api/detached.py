@@ -89,7 +89,7 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
 def with_moves(found: DetachedRun, clusters_file: str) -> DetachedRun:
     """Return a run with all moves of ranks in its hosts' journals: a client may be killed before it has written one.
 
-    Hosts that cannot be asked are left out. Raises UsageError if the cluster is not known any more.
+    Hosts that cannot be asked are left out. Raises UsageError if there is no such cluster any more.
     """
     cluster = choose_cluster(found.cluster, DEFAULTS, clusters_file, purpose=Purpose.ASK)
     asked = with_hosts(cluster, found.about["hosts"])
