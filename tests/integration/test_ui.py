@@ -161,7 +161,7 @@ def _large(served: Served, tab: Tab) -> None:
 def _pictures(served: Served, tab: Tab) -> None:
     """Look at every page, light and dark, wide and narrow: none is wider than the window."""
     pages = ("", "runs", f"run/{RUN}", f"run/{RUN}/timeline", f"run/{RUN}/metrics", f"run/{RUN}/stacks", "clusters")
-    pages = (*pages, f"compare?run={RUN}&run={OTHER}", "jobs", "machines")
+    pages = (*pages, f"compare?run={RUN}&run={OTHER}", "jobs", "machines", "cluster/local")
     for page in pages:
         tab.open(f"{served.base}{page}")
         tab.wait("document.querySelector('main h1')")
