@@ -6,6 +6,7 @@ import atexit
 import concurrent.futures.thread  # imported before our hook is registered: hooks run in reverse order  # noqa: F401
 import logging
 import os
+import queue
 import signal
 import sys
 import threading
@@ -33,6 +34,7 @@ class Ending(Protocol):
 
 _RUNNING: list[Ending] = []
 _STATUS: list[int] = []
+_ASKED: queue.SimpleQueue[Stop] = queue.SimpleQueue()  # its put may interrupt any other call
 
 
 def wait_at_exit(running: Ending) -> None:
@@ -47,6 +49,7 @@ def wait_at_exit(running: Ending) -> None:
 
 def _wait() -> None:
     """Wait for all programs. The first signal stops them, the second ends this process."""
+    threading.Thread(target=_end_when_asked, name="mesh-signal", daemon=True).start()
     previous = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         for running in _RUNNING:
@@ -69,9 +72,14 @@ def _wait() -> None:
 def _stop(number: int, frame: FrameType | None) -> None:
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, signal.SIG_DFL)
-    stop = Stop(reason="signal", code=128 + number, why=signal.Signals(number).name)
+    _ASKED.put(Stop(reason="signal", code=128 + number, why=signal.Signals(number).name))
+
+
+def _end_when_asked() -> None:
+    """Stop all programs once there is a reason. A handler that starts threads may wait for a lock of its own thread."""
+    stop = _ASKED.get()
     for running in _RUNNING:
-        threading.Thread(target=running.end, args=(stop,), name="mesh-signal", daemon=True).start()
+        threading.Thread(target=running.end, args=(stop,), name="mesh-end", daemon=True).start()
 
 
 def _leave() -> None:
