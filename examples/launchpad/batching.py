@@ -11,7 +11,7 @@ import numpy as np
 from mesh import launchpad as lp
 
 CLIENTS, CALLS = 2, 5
-PATIENCE = datetime.timedelta(minutes=1)  # by default a batch waits for 0.2 s, and is smaller then
+BATCH_WAIT = datetime.timedelta(minutes=1)  # by default a batch waits for 0.2 s, and is smaller then
 
 
 class Server:
@@ -19,8 +19,8 @@ class Server:
 
     def __init__(self, batch_size):
         self._sum = 0
-        self.compute = lp.batched_handler(batch_size=batch_size, timeout=PATIENCE)(self.compute)
-        self.finish = lp.batched_handler(batch_size=batch_size, timeout=PATIENCE)(self.finish)
+        self.compute = lp.batched_handler(batch_size=batch_size, timeout=BATCH_WAIT)(self.compute)
+        self.finish = lp.batched_handler(batch_size=batch_size, timeout=BATCH_WAIT)(self.finish)
 
     def compute(self, values):
         self._sum = self._sum + np.sum(values, axis=0)

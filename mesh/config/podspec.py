@@ -17,6 +17,20 @@ from mesh.config.podcode import Code, read_code
 from mesh.config.section import Section
 from mesh.core.cluster import Source
 
+# Keys of a pod's description, for a cluster or a group of pods.
+POD_KEYS = (
+    "node_selector",
+    "tolerations",
+    "volumes",
+    "shm",
+    "service_account",
+    "priority_class",
+    "image_pull_secrets",
+    "labels",
+    "annotations",
+    "env",
+    "pod",
+)
 MADE_KEYS = (
     "context",
     "namespace",
@@ -30,17 +44,7 @@ MADE_KEYS = (
     "gang",
     "queue",
     "source",
-    "node_selector",
-    "tolerations",
-    "volumes",
-    "shm",
-    "service_account",
-    "priority_class",
-    "image_pull_secrets",
-    "labels",
-    "annotations",
-    "env",
-    "pod",
+    *POD_KEYS,
     "groups",
 )
 # Keys of a group of pods. Each replaces that of the cluster.
@@ -48,17 +52,7 @@ GROUP_KEYS = (
     "nodes",
     "image",
     "resources",
-    "node_selector",
-    "tolerations",
-    "volumes",
-    "shm",
-    "service_account",
-    "priority_class",
-    "image_pull_secrets",
-    "labels",
-    "annotations",
-    "env",
-    "pod",
+    *POD_KEYS,
 )
 PODS_MAX = 1024
 DEFAULT_HOLD_S = 600.0

@@ -11,7 +11,7 @@ from pathlib import Path
 DIFF_BYTES_MAX = 10 << 20  # of changes that a run keeps
 END_LIMIT_S = 2.0  # for the changes to be written when a short run ends
 # Neither hooks of the user nor settings change what git prints.
-QUIET = ("--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.quotePath=true")
+GIT_OPTIONS = ("--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.quotePath=true")
 DIFF = (
     *("diff", "--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames"),
     *("--no-relative", "--src-prefix=a/", "--dst-prefix=b/", "--ignore-submodules=all", "HEAD", "--", "."),
@@ -36,7 +36,7 @@ class DiffWriter:
         self._thread.join(END_LIMIT_S)
 
     def _work(self) -> None:
-        argv = ["git", *QUIET, "-C", str(self._workspace), *DIFF]
+        argv = ["git", *GIT_OPTIONS, "-C", str(self._workspace), *DIFF]
         new = self._file.with_name(f"{self._file.name}.new")
         with contextlib.suppress(OSError):
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mesh.workspace.gitdiff import QUIET
+from mesh.workspace.gitdiff import GIT_OPTIONS
 from mesh.workspace.manifest import Entry
 from mesh.workspace.rebuilding import Source
 
@@ -57,7 +57,7 @@ class _Files:
             return False
         if diff.is_file():
             self._git("apply", "--cached", "--whitespace=nowarn", str(diff.absolute()))
-        argv = ["git", *QUIET, "-C", str(self._workspace), "cat-file", "--batch"]
+        argv = ["git", *GIT_OPTIONS, "-C", str(self._workspace), "cat-file", "--batch"]
         self._reader = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=self._environ
         )
@@ -88,7 +88,7 @@ class _Files:
                 pass
 
     def _git(self, *words: str) -> bytes | None:
-        argv = ["git", *QUIET, "-C", str(self._workspace), *words]
+        argv = ["git", *GIT_OPTIONS, "-C", str(self._workspace), *words]
         try:
             done = subprocess.run(
                 argv,

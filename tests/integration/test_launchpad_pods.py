@@ -77,7 +77,7 @@ if __name__ == '__main__':
   app.run(main)
 """
 
-# As TLaunch's second example: a command that prepares the pod, GPUs, words for the program.
+# As the second example of TLaunch: a command that prepares the pod, GPUs, and arguments of the program.
 CONFIGURED = """
 import os
 import socket
