@@ -130,6 +130,7 @@ class Sync:
             self._pack = -1
         for path in self._paths:
             try:
+                os.truncate(path, 0)  # frees the space now: a process that sends the pack may take a moment to end
                 os.unlink(path)
             except FileNotFoundError:
                 pass
