@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,8 @@ def send(host: TestHost, number: int, command: str) -> None:
     """Send a signal to the host's processes whose command has a text."""
     for pid, line in host.processes():
         if command in line:
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):  # its parent, killed before it, had ended it
+                os.kill(pid, number)
 
 
 def daemons(host: TestHost) -> list[int]:
