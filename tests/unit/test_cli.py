@@ -87,6 +87,25 @@ def test_help_fits_the_terminal(name: str, columns: str, monkeypatch: pytest.Mon
     assert not name or any(line.startswith("  ") and name in line for line in lines[-40:]), "an example"
 
 
+@pytest.mark.parametrize("name", ["run", "exec"])
+def test_the_short_help_fits_one_screen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = Parser(COMMANDS[name], is_short=True).format_help().splitlines()
+    assert len(lines) <= 32
+    options = "\n".join(lines).partition("Examples:")[0]
+    shown = set(re.findall(r"--[\w-]+", options))
+    assert {"--hosts", "--timeout", "--detach"} <= shown < {option.flag for option in options_of(name)}
+    assert lines[-1] == f"`mesh help {name}` shows all {len(options_of(name)) - 1} options."
+
+
+def test_the_overview_begins_with_the_commands_of_a_first_day() -> None:
+    first: dict[str, str] = {}
+    for command in COMMANDS.values():
+        first.setdefault(command.group, command.name)
+    assert list(first)[:4] == ["Run", "Runs", "Files", "Hosts"]
+    assert [first[group] for group in list(first)[:4]] == ["run", "ps", "push", "clusters"]
+
+
 def test_each_variable_of_the_table_is_read(tmp_path: Path) -> None:
     for option in TABLE:
         if option.variable and option.field:
@@ -325,6 +344,7 @@ def test_version_and_help(home: Home) -> None:
         assert b"run         Run a command on every rank" in home.mesh(*words).out
     for words in (["run", "--help"], ["run", "--json", "-h"], ["help", "run"], ["run", "pod", "--help"]):
         assert home.mesh(*words).out.startswith(b"usage: mesh run [options] CLUSTER COMMAND [ARG ...]\n")
+        assert (b"--grace" in home.mesh(*words).out) == ("-h" not in words)
     for words in (["local"], ["--cluster", "local"], ["--cluster=local"]):
         assert home.mesh("run", *words, "sh", "-c", "echo $0", "--help").lines == ["[0] --help", "[1] --help"]
     assert home.mesh("run", "local:1", "-c", "echo $0", "--help").lines == ["[0] --help"]
