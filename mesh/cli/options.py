@@ -154,15 +154,7 @@ CONNECT_TIMEOUT = seconds(
 )
 
 ROLES: Option[tuple[Role, ...]] = Option(
-    "role",
-    ("run",),
-    RANKS,
-    "ROLE",
-    "'LABEL@HOSTS: TEXT' for bash; repeatable",
-    read_role,
-    (),
-    joined=add,
-    field="roles",
+    "role", ("run",), RANKS, "ROLE", "'LABEL@HOSTS: bash text'; repeatable", read_role, (), joined=add, field="roles"
 )
 NPROC = Option(
     "nproc",
