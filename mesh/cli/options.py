@@ -121,7 +121,7 @@ CLUSTER = text(
     (*(command for command in SELECT if command not in NAMES_CLUSTER), "ssh", "config"),
     HOSTS,
     "CLUSTER",
-    "a cluster, some of its hosts (pod:0-3,5), several (a:0,b), or hosts in no file (@h1,me@h2:22)",
+    "a cluster, some of its hosts (pod:0-3,5), or any hosts (@h1,me@h2:22)",
     is_place=True,
     variable=CLUSTER_VARIABLE,
 )

@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             prog=f"mesh {command.name}",
             usage=command.usage,
-            description=textwrap.fill(command.summary, width()),
+            description=_description(command),
             epilog=_short_epilog(command) if is_short else _epilog(command),
             allow_abbrev=False,
             add_help=False,
@@ -325,6 +325,17 @@ def width() -> int:
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
     return argparse.RawDescriptionHelpFormatter(prog, max_help_position=HELP_COLUMN, width=width())
+
+
+def _description(command: Command) -> str:
+    """Return the summary, and a line for each word that stands in a place, as CLUSTER."""
+    places = [
+        textwrap.fill(f"{option.metavar}: {option.help}", width(), subsequent_indent="  ")
+        for option in options_of(command.name)
+        if option.is_place and option.metavar in command.usage
+    ]
+    summary = textwrap.fill(command.summary, width())
+    return "\n".join([summary, "", *places] if places else [summary])
 
 
 def _short_epilog(command: Command) -> str:

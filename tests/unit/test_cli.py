@@ -98,6 +98,11 @@ def test_the_short_help_fits_one_screen(name: str, monkeypatch: pytest.MonkeyPat
     assert lines[-1] == f"`mesh help {name}` shows all {len(options_of(name)) - 1} options."
 
 
+@pytest.mark.parametrize(("name", "word"), [("run", "CLUSTER"), ("stop", "RUN"), ("job show", "ID")])
+def test_the_help_explains_the_words_of_the_usage_line(name: str, word: str) -> None:
+    assert re.search(rf"^{word}: a", Parser(COMMANDS[name]).format_help(), re.MULTILINE)
+
+
 def test_the_overview_begins_with_the_commands_of_a_first_day() -> None:
     first: dict[str, str] = {}
     for command in COMMANDS.values():
