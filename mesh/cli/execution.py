@@ -86,6 +86,11 @@ def _start(given: Given, function: Callable[..., api.RunResult]) -> int:
     output = _shown_while_on(given, options)
     words: Sequence[str] = given.words
     if not options.roles:
+        if not given.words:
+            from mesh.cli.habits import cluster_left_out  # only for mistakes
+
+            if meant := cluster_left_out(given):
+                raise meant
         words = given_command(given.words, COMMANDS[given.command].usage, launcher=options.launcher)
     if given[o.DRY_RUN]:
         show(api.plan(words, cluster=given[o.CLUSTER], options=options, clusters_file=given[o.CLUSTERS]))

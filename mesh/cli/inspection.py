@@ -76,7 +76,7 @@ def ps(given: Given) -> None:
             clusters_file=file,
             show=lambda runs: show(rows.rows(runs, time.time())),
         )
-        show([*rows.end(), *keeper_lines(api.about_keepers())])
+        show([*rows.end(is_complete=not answers.failures), *keeper_lines(api.about_keepers())])
     if answers.failures:
         raise MeshError("\n".join(answers.failures), hint=f"mesh check {cluster}" if cluster else SEE_CHECK)
 

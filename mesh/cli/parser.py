@@ -22,6 +22,7 @@ from mesh.cli.command import COMMANDS, Command, Takes
 from mesh.cli.option import OTHER, AnyOption, place_of
 from mesh.cli.options import CLUSTER, ENV, LAUNCHER, STARTS, Given, options_of
 from mesh.cli.speech import without_value
+from mesh.config.clusters import LOCAL
 from mesh.config.settings import is_time
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.errors import UsageError
@@ -209,7 +210,13 @@ def _own_words(command: Command, before: Sequence[str], rest: list[str], options
     if not count:
         near = did_you_mean(first, [option.flag for option in options_of(command.name)])
         near = near if near.startswith("; did you mean") else ""
-        raise UsageError(f"unknown option {first} after the cluster{near}", hint=f"if it is the command: {corrected}")
+        hint = f"if it is the command: {corrected}"
+        from mesh.cli.habits import is_program  # only for mistakes
+
+        if is_program(cluster):
+            line = shlex.join(["mesh", *command.name.split(" "), *typed, LOCAL, cluster, *rest])
+            hint = f"if {cluster} is the command: {line}"
+        raise UsageError(f"unknown option {first} after the cluster{near}", hint=hint)
     message = f"{first}: options stand before the cluster, found after {cluster!r}"
     raise UsageError(message, hint=corrected if own else command.usage)
 
@@ -241,12 +248,15 @@ def _flag_of(word: str) -> str:
 def _known(command: Command, known: dict[str, AnyOption], flag: str) -> AnyOption:
     if _same(flag) in known:
         return known[_same(flag)]
+    from mesh.cli.habits import option_elsewhere  # only for mistakes
+
+    meant = option_elsewhere(flag, list(known))
     others = [name for name in COMMANDS if any(flag in (o.flag, o.short) for o in options_of(name))]
-    if others:
+    if others and not meant:
         where = " and ".join(f"mesh {name}" for name in others[:2])
         raise UsageError(f"mesh {command.name} has no {flag}; {where} {'have' if others[1:] else 'has'} it")
     names = [option.flag for option in known.values() if not option.is_place]
-    near = did_you_mean(flag, names)
+    near = f"; did you mean {meant!r}?" if meant else did_you_mean(flag, names)
     if not near.startswith("; did you mean"):
         near = f"; `mesh help {command.name}` lists all"
     raise UsageError(f"unknown option {flag}{near}", hint=command.usage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 
@@ -58,6 +59,8 @@ arrange()
 
 def run(argv: Sequence[str]) -> int:
     """Run a command line, the program's name first; print its error; return its exit status."""
+    if not os.environ.get("HOME"):  # an empty one would make / the home; Python then asks the user database
+        os.environ.pop("HOME", None)
     try:
         return status(list(argv)[1:])
     except MeshError as error:
@@ -73,6 +76,8 @@ def status(arguments: Sequence[str]) -> int:
     if name == "help" and rest:
         name, *more = rest
         rest = [*(more[:1] if name in FAMILIES else []), HELP[1]]
+    if name in HELP and rest and rest[0] in first_words():
+        return status([*rest[:2], name] if rest[0] in FAMILIES else [rest[0], name])
     if name in (*HELP, "help"):
         show(overview())
         return 0
@@ -95,7 +100,9 @@ def status(arguments: Sequence[str]) -> int:
         from mesh.cli.habits import unknown_command, unknown_verb  # only for mistakes
 
         word, _, verb = name.partition(" ")
-        raise unknown_verb(word, verb, verbs_of(word)) if verb else unknown_command(name, rest, first_words(), USAGE)
+        if verb:
+            raise unknown_verb(word, verb, verbs_of(word), rest)
+        raise unknown_command(name, rest, first_words(), USAGE)
     try:
         given = parse(COMMANDS[name], rest)
     except HelpWanted as wanted:
@@ -110,6 +117,10 @@ def carry_out(command: Command, given: Given) -> int:
     try:
         return command.body(given) or 0
     except UnknownCluster as error:
+        from mesh.cli.habits import cluster_left_out  # only for mistakes
+
+        if meant := cluster_left_out(given):
+            raise meant from error
         if given[WAIT] == WAIT.bare:  # the word after --wait may have been meant as its value
             error.hint += "\n" + without_value(WAIT.flag, given[CLUSTER])
         raise

@@ -111,6 +111,28 @@ def test_the_overview_begins_with_the_commands_of_a_first_day() -> None:
     assert [first[group] for group in list(first)[:4]] == ["run", "ps", "push", "clusters"]
 
 
+MISTAKES = {
+    "no cluster": (["run", "python3", "train.py"], "no cluster was named", "mesh run local python3 train.py"),
+    "no cluster, dashes": (["run", "ls", "-l"], "unknown option -l", "if ls is the command: mesh run local ls -l"),
+    "only a file": (["run", "train.py"], "no cluster was named", "mesh run local python3 train.py"),
+    "one word": (["run", "local:2 uname -a"], "cluster and command are two words", "mesh run local:2 'uname -a'"),
+    "option too early": (["-q", "run", "local", "true"], "-q: options stand after run", "mesh run -q local true"),
+    "option of mpirun": (["run", "-np", "4", "local", "true"], "did you mean '--nproc'?", "mesh run [options]"),
+    "word elsewhere": (["statsu"], "it is called ps here", "mesh ps"),
+    "verb": (["job", "sumbit", "a.yaml"], "did you mean 'submit'?", "mesh job submit a.yaml"),
+    "pty and detach": (["run", "-d", "--pty", "local:1", "top"], "leave out --detach", "mesh run --pty pod COMMAND"),
+}
+
+
+@pytest.mark.parametrize(("words", "message", "hint"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_answered_with_the_line_to_type(home: Home, words: list[str], message: str, hint: str) -> None:
+    home.files(train__py="")
+    done = home.mesh(*words)
+    first, second = done.err.rstrip("\n").split("\n")
+    assert (done.status, first.startswith("error: "), message in first) == (2, True, True), done.err
+    assert second.strip().startswith(hint)
+
+
 def test_each_variable_of_the_table_is_read(tmp_path: Path) -> None:
     for option in TABLE:
         if option.variable and option.field:
@@ -345,6 +367,7 @@ def test_a_cluster_called_local_does_not_hide_the_built_in_one(home: Home) -> No
 
 def test_version_and_help(home: Home) -> None:
     assert home.mesh("--version").out == b"mesh 0.2.0\n"
+    assert home.mesh("--help", "stop").out.startswith(b"usage: mesh stop ")
     for words in ([], ["--help"], ["help"]):
         assert b"run         Run a command on every rank" in home.mesh(*words).out
     for words in (["run", "--help"], ["run", "--json", "-h"], ["help", "run"], ["run", "pod", "--help"]):
