@@ -43,13 +43,12 @@ from tests.pages import DOCS, Page, machine, today
 INTRODUCTION = """\
 # How fast mesh is
 
-Written by `inv dev.bench --write`. All test hosts are namespaces of one machine, each with a real sshd; the tools take
-turns in every round, and a figure is the median of the rounds with the least and the most. Ratios are medians of the
-ratios within each round. All hosts share the machine's few cores with the client, so that what a tool starts on each
-host is paid that many times there; the CPU time of the client and that of the hosts stand apart. A round trip of 30 ms
-is made by handing every packet between client and hosts on after 15 ms. Output through mesh is measured in
-[logs-performance.md](logs-performance.md), the workspace in [sync-performance.md](sync-performance.md), thousands of
-ranks in [scale.md](scale.md).
+Written by `inv dev.bench --write`. All test hosts are namespaces of one machine, each with a real sshd. The tools take
+turns in every round. A figure is the median of the rounds, with the least and the most. Ratios are medians of the
+ratios within each round. All hosts share the machine's few cores with the client. So what a tool starts on each host
+costs CPU once for each host. The CPU time of the client and that of the hosts stand apart. For a round trip of
+30 ms every packet between client and hosts waits for 15 ms. Output has [its page](logs-performance.md), and so have
+[the workspace](sync-performance.md) and [thousands of ranks](scale.md).
 """
 LOGS = "# How fast output comes through\n\nWritten by `inv dev.bench --rows logs --write`.\n"
 UI = "# How fast the pages are\n\nWritten by `inv dev.bench --rows ui --write`.\n"

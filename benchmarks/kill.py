@@ -17,8 +17,8 @@ START = 60.0  # seconds for all ranks to run
 HEAD = f"""\
 ## From Ctrl-C to "all gone"
 
-A rank sleeps on every host; Ctrl-C, until the client has ended, which mesh does when every host has looked that nothing
-of the run is left. Processes are counted from outside after that: there were none. `--grace {GRACE:g}`; ranks that
+A rank sleeps on every host. Measured from Ctrl-C until the client has ended. mesh ends once every host has proved that
+nothing of the run is left. Processes are then counted from outside: there were none. `--grace {GRACE:g}`; ranks that
 ignore SIGTERM and SIGINT get SIGKILL after that time, which is in the figure.
 [reliability.md](reliability.md) counts what other tools leave behind.
 """

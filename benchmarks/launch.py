@@ -12,12 +12,12 @@ COMMAND = "echo ready"
 HEAD = """\
 ## A command on every host
 
-`echo ready` on all hosts, from Enter until the last host's line. `mesh exec` is what the other tools do; `mesh run`
-also locks every host, brings the workspace ({files} small files), waits until all are ready and sees that nothing is
-left. What the hosts compute is paid on the machine that runs the client as well. mesh runs an agent in Python on each
-host; the floors are what it takes to start python3 as often as there are hosts, here and without any network, and to
-log in and start it on each. ControlMaster's connections are open already, and where mesh says "kept" (`keep: 600`) an
-agent waits on every host, with a process that becomes the rank; what logs in again afterwards is in the hosts' CPU.
+`echo ready` on all hosts, from Enter until the last host's line. `mesh exec` is what the other tools do. `mesh run`
+also locks every host, brings the workspace ({files} small files), waits until all hosts are ready, and proves that
+nothing is left. The hosts' CPU is that of the same machine. mesh runs an agent in Python on each host. The floors show
+what that costs at least: one python3 for each host, here without any network; a login and a python3 on each host.
+ControlMaster's connections are open before the start. "Kept" means `keep: 600`: an agent waits on every host, with a
+process that becomes the rank. The hosts' CPU has the next login of the keeper.
 """
 FILES = 20
 

@@ -28,10 +28,10 @@ COUNT = MEGABYTES * 1_000_000 // WIDTH
 OWN, SAME = "/tmp/own", "/tmp/same"  # files on each host: lines that no other has, lines that all have
 HEAD = f"""\
 `cat` of {MEGABYTES} MB in lines of {WIDTH} bytes on each host, shown with labels into a file in memory. mesh also keeps
-every byte in the log files of the run, has each agent spool what the client has not taken, and sees that nothing
-is left; the others do none of this. CPU is that of the client and what it started here, memory that of its largest
-process (pdsh and clush start an ssh for each host besides). `fold` compares lines as long as not too many come; of a
-flood like this one it shows a chunk at a time, as `all` does.
+every byte in the log files of the run, and has each agent spool what the client has not taken. It also proves that
+nothing is left. The others do none of this. CPU is that of the client and what it started here. Memory is that of its
+largest process; pdsh and clush also start an ssh for each host. `fold` compares lines unless too many come. Of a flood
+like this one it shows a chunk at a time, as `all` does.
 """
 MODES = {
     "exec --output all": (["--output", "all"], OWN),

@@ -14,8 +14,8 @@ HEAD = f"""\
 ## From a saved file to every host's first line
 
 {FILES:,} files of which one has changed since the last run; from Enter until the last host's line of `echo ready`. The
-others bring the directory to all hosts with rsync, as many at a time as there are hosts, and then run the command; over
-ControlMaster both use connections that are open already, as does mesh where it says "kept" (`keep: 600`).
+others send the directory to all hosts at once with rsync, and then run the command. ControlMaster and "kept"
+(`keep: 600`) use connections that are open before the start.
 """
 
 

@@ -114,7 +114,7 @@ def orphans(chosen: Chosen) -> str:
 
 Every tool starts {EACH} processes that sleep for ever on each of {HOSTS} hosts; then its client ends. Told is how many
 of the {HOSTS * EACH} processes are left after {WAIT} s, counted from outside. Ctrl-C goes to all processes of the
-client, as a terminal sends it, and twice if once is not enough; SIGTERM and SIGKILL go to the client only. In the last
+client, as from a terminal, and twice if once is not enough. SIGTERM and SIGKILL go to the client only. In the last
 column nothing ends: the links are out for {PAUSE:g} s, and all {HOSTS * EACH} have to be there afterwards. mesh runs
 with `--grace {GRACE} --lease {LEASE}`.
 

@@ -23,7 +23,7 @@ HEAD = """\
 
 Whole commands. "MB sent" is what left the client's network interface, everything included. mesh (`mesh push`) also
 takes every host's lock and checks on every host that each path is as it should be. "Cold" is a host that has had mesh
-before, but nothing of this workspace. Where connections are said to be open before, "kept" is `keep: 600`.
+before, but nothing of this workspace. "Kept" is `keep: 600`, with open connections.
 """
 
 

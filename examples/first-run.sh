@@ -5,4 +5,5 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../tests/setup.sh"
 environment ""
 say "mesh run local python3 examples/hello.py"
-exec .venv/bin/mesh run local python3 examples/hello.py
+.venv/bin/mesh run local python3 examples/hello.py
+say "next: source .venv/bin/activate && mesh --help; then docs/tutorial.md (for good: pipx install .)"

@@ -57,7 +57,7 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
 
     name: its id, name or tag, a part of the first two, or "last": the newest one that is no exec
     cluster: where it is; "": every cluster of cluster.yaml is asked
-    Raises UsageError if there is none, also with the hosts that could not be asked.
+    Raises UsageError if there is none, and MeshError if some hosts could not be asked.
     """
     found: dict[str, DetachedRun] = {}
     runs: list[NamedRun] = []
@@ -78,10 +78,12 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
                         runs.append(NamedRun(run=run, name=spec.name, tags=spec.tags, command=spec.told))
     meant = max(runs, key=lambda one: one.run, default=None) if name == LAST else the_one(name, runs)
     if meant is None:
-        where = f"on {cluster}" if cluster else "here, or on any cluster"
-        unasked = "".join(f"\n{line}" for line in failures)
         what = "detached run" if name == LAST else f"detached run {name!r}"
-        raise UsageError(f"no {what} is known {where}{unasked}", hint="`mesh ps` lists what runs")
+        if failures:  # it may be on those hosts
+            lines = [f"no {what} is recorded here, or on hosts that answer", *failures]
+            raise MeshError("\n".join(lines), hint=f"mesh check {cluster or 'CLUSTER'}")
+        where = f"on {cluster}" if cluster else "on any cluster"
+        raise UsageError(f"no {what} is recorded here, or {where}", hint="`mesh ps` lists what runs")
     moves = [moved_to(host, one) for host, one in sorted(arrivals[meant.run], key=lambda item: item[1].attempt)]
     return _with_moves(found[meant.run], moves)
 

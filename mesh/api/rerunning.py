@@ -24,6 +24,7 @@ from mesh.core.errors import MeshError, UsageError
 from mesh.core.masking import MASK
 from mesh.core.naming import LAST
 from mesh.core.paths import cache_directory, kept_trees_directory
+from mesh.core.ranks import counted
 from mesh.core.run import RunSpec
 from mesh.rundir.layout import DIFF, MANIFEST
 from mesh.rundir.records import Record
@@ -68,7 +69,7 @@ def replay(
     found = replayable(run)
     directory = restored(found)
     files = sum(entry.kind == "f" for entry in found.manifest.entries)
-    report(f"{files} files as run {found.record.run} had them (tree {found.manifest.tree[:12]})")
+    report(f"{counted(files, 'file')} as run {found.record.run} had them (tree {found.manifest.tree[:12]})")
     spec, project = spec_with(found, directory, env or {})
     cluster = hosts_of(found.record, clusters_file)
     spec, preparation = preparation_of(spec, cluster, project.modules.descriptions)

@@ -18,6 +18,7 @@ from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import UsageError
 from mesh.core.look import WHENS, Look
 from mesh.core.outcome import Cause, Outcome
+from mesh.core.ranks import counted
 from mesh.core.run import Kind, RunSpec
 from mesh.core.typed import Typed
 
@@ -123,7 +124,7 @@ class Screen:
         if cluster.note and self._showing.kept:
             self._say(cluster.note)
         if spec.kind is Kind.SETUP:
-            self._say(f"Setting up cluster '{cluster.name}' ({len(cluster.hosts)} hosts)")  # MESH's own words
+            self._say(f"Setting up cluster '{cluster.name}' ({counted(len(cluster.hosts), 'host')})")
             if not spec.commands:
                 self._say(f"nothing to run: there are no commands: in {spec.workspace / PROJECT_FILE}")
 

@@ -35,7 +35,7 @@ CONTINUATION = re.compile(r"""('[^']*'|"(?:[^"\\]|\\.)*")|\\\n""", re.DOTALL)  #
     ),
 )
 def again(given: Given) -> int:
-    """Repeat the last command line of this directory."""
+    """Repeat the last `mesh run` or `mesh exec` of this directory."""
     from mesh.api.repeating import last_command, repeated
 
     if given[d.EDIT] and not (sys.stdin is not None and sys.stdin.isatty() and os.isatty(1)):

@@ -46,7 +46,17 @@ class Command:
         return f"mesh {self.name} [options] {self.words}".rstrip()
 
 
-COMMANDS: dict[str, Command] = {}  # by name, in the order of the help
+# Headings of `mesh --help`, with the commands that come first below each; the others follow as they were made.
+ORDER = {
+    "Run": "run exec repl notebook again replay bisect",
+    "Runs": "ps runs logs attach detach stop stacks debug restart signal ui report diff",
+    "Files": "push pull",
+    "Hosts": "clusters check setup ssh top forward clean up down keep pods",
+    "Jobs": "job serve",
+    "This machine": "init config completion",
+    "Other programs' command lines": "",
+}
+COMMANDS: dict[str, Command] = {}  # by name, in the order of the help once all are made
 # Words that several commands begin with, as `mesh job submit`: the heading in `mesh --help`, and the line there.
 FAMILIES: dict[str, tuple[str, str]] = {}
 
@@ -54,6 +64,19 @@ FAMILIES: dict[str, tuple[str, str]] = {}
 def family(word: str, group: str, summary: str) -> None:
     """Make a word the first one of several commands, whose names are that word and another one."""
     FAMILIES[word] = group, summary
+
+
+def arrange() -> None:
+    """Bring all commands into the order of the help."""
+
+    def place(item: tuple[str, Command]) -> tuple[int, int]:
+        first, group = item[0].partition(" ")[0], item[1].group
+        listed = ORDER[group].split()
+        return list(ORDER).index(group), listed.index(first) if first in listed else len(listed)
+
+    ordered = sorted(COMMANDS.items(), key=place)
+    COMMANDS.clear()
+    COMMANDS.update(ordered)
 
 
 def verbs_of(word: str) -> list[str]:

@@ -47,7 +47,9 @@ RETRY_ON: Option[tuple[int, ...]] = Option(
     field="retry_on",
 )
 
-MAX_RUNS = Option("max-runs", ("bisect",), ENDS, "N", "runs at most, with both", read_trials, BISECTION_RUNS_MAX)
+MAX_RUNS = Option(
+    "max-runs", ("bisect",), ENDS, "N", "make at most so many runs (default: 30)", read_trials, BISECTION_RUNS_MAX
+)
 
 ALL_LOGS = switch("all", ("logs",), WHICH_RUN, "every run of this machine, the oldest first; no host is asked")
 
@@ -73,7 +75,7 @@ FORWARD: Option[tuple[Forwarded, ...]] = Option(
     ("run", "exec"),
     OTHER,
     "[LOCAL:]PORT",
-    "reach this port of the hosts here, during the run; repeatable",
+    "reach this port of hosts here meanwhile; repeatable",
     _read_forward,
     (),
     joined=add,

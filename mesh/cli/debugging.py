@@ -18,7 +18,7 @@ from mesh.cli.speech import say
     ),
 )
 def debug(given: Given) -> None:
-    """Stop a rank of a run, and have its pdb here."""
+    """Stop a rank of a run, and debug it here with pdb."""
     from mesh.api import debugging
 
     run, rank, where = given[o.RUN] or "last", given[o.SOME_RANKS], given[o.CLUSTER_OF_RUN]

@@ -86,6 +86,11 @@ def _start(given: Given, function: Callable[..., api.RunResult]) -> int:
     output = _shown_while_on(given, options)
     words: Sequence[str] = given.words
     if not options.roles:
+        if not given.words:
+            from mesh.cli.habits import cluster_left_out  # only for mistakes
+
+            if meant := cluster_left_out(given):
+                raise meant
         words = given_command(given.words, COMMANDS[given.command].usage, launcher=options.launcher)
     if given[o.DRY_RUN]:
         show(api.plan(words, cluster=given[o.CLUSTER], options=options, clusters_file=given[o.CLUSTERS]))
@@ -126,16 +131,16 @@ def _show_detached(result: api.RunResult) -> None:
 
 @command(
     "setup",
-    GROUP,
+    "Hosts",
     "CLUSTER",
     examples=(
-        ("mesh setup pod", "the `commands:` of mesh.yaml, on every host"),
+        ("mesh setup pod", "on every host of pod"),
         ("mesh setup --force pod:3", "one host, and what `unless` would skip too"),
         ("mesh setup --undo pod", "remove keys, mounts and environments that modules have set up"),
     ),
 )
 def setup(given: Given) -> int:
-    """Run the `commands:` of mesh.yaml on every host, then its modules."""
+    """Prepare hosts by the `commands:` and modules of mesh.yaml."""
     result = api.setup(
         cluster=given[o.CLUSTER],
         options=given.options(),
@@ -159,7 +164,7 @@ def setup(given: Given) -> int:
     ),
 )
 def push(given: Given) -> int:
-    """Bring the working directory to every host, and start nothing."""
+    """Send the working directory to every host, and start nothing."""
     if (given[o.EXPLAIN] != "") + given[o.LIST] + given[o.WATCH] > 1:
         raise UsageError("--list, --explain and --watch are three things: name one of them")
     json, where = given[o.JSON], given[o.CLUSTER]

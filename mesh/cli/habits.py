@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 import re
 import shlex
+import shutil
 from collections.abc import Iterator, Sequence
 
-from mesh.config.clusters import LOCAL
+from mesh.cli.options import CLUSTER, CLUSTERS, STARTS, Given
+from mesh.config.clusters import LOCAL, is_cluster
 from mesh.config.jobname import WORD as JOB
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.errors import UsageError
@@ -42,7 +46,19 @@ ELSEWHERE = {
     "madengine": ("mad",),
     "version": ("--version",),
 }
+# Options of srun, mpirun, torchrun, clush and others, and those of mesh that do the same.
+OPTIONS_ELSEWHERE = {
+    "-n -np --np --ntasks-per-node --nproc-per-node": "--nproc",
+    "-N --nnodes": "--nodes",
+    "-w -H --nodelist --host --limit": "--hosts",
+    "-x": "--exclude",
+    "-t --time": "--timeout",
+    "-J --job-name": "--name",
+    "-b --background --bg": "--detach",
+}
 _MEANT = {name: meant for names, meant in ELSEWHERE.items() for name in names.split()}
+
+_OPTION_MEANT = {flag: meant for flags, meant in OPTIONS_ELSEWHERE.items() for flag in flags.split()}
 
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh", "fish", "ssh", "xargs", "parallel", "make")
 # They have words of their own that look like a shell's.
@@ -64,27 +80,91 @@ def unknown_command(name: str, rest: Sequence[str], commands: Sequence[str], usa
 
     >>> unknown_command("kill", ["pod"], ["stop"], "").hint, unknown_command("tail", [], ["logs"], "").hint
     ('mesh stop pod', 'mesh logs -f')
+    >>> unknown_command("-q", ["run", "pod", "true"], ["run"], "").hint
+    'mesh run -q pod true'
     """
     if name.startswith("-"):
-        return UsageError(f"unknown option {name!r}", hint=usage)
+        place = next((place for place, word in enumerate(rest) if word in commands), None)
+        if place is None:
+            return UsageError(f"unknown option {name!r}", hint=usage)
+        words = [rest[place], name, *rest[:place], *rest[place + 1 :]]
+        return UsageError(f"{name}: options stand after {rest[place]}", hint=shlex.join(["mesh", *words]))
     if meant := _MEANT.get(name.lower().replace("_", "-")) or _MEANT.get(name.lower()):
         verbs = " or ".join(dict.fromkeys(" ".join(_words(one)) for one in meant))
         lines = [shlex.join(["mesh", *_words(one), *rest]) if rest else f"mesh {one}" for one in meant]
         return UsageError(f"unknown command {name!r}; it is called {verbs} here", hint="\n".join(lines))
+    close = difflib.get_close_matches(name, [*commands, *_MEANT], n=1, cutoff=0.8)
+    if close and close[0] in _MEANT and close[0] not in commands:
+        return unknown_command(close[0], rest, commands, usage)
     near = did_you_mean(name, commands)
     return UsageError(f"unknown command {name!r}{near if near.startswith('; did you mean') else ''}", hint=usage)
 
 
-def unknown_verb(word: str, verb: str, verbs: Sequence[str]) -> UsageError:
+def unknown_verb(word: str, verb: str, verbs: Sequence[str], rest: Sequence[str] = ()) -> UsageError:
     """Return the error for a command of a family that there is not.
 
-    >>> unknown_verb("job", "sumbit", ["submit", "list"]).hint
-    'mesh job submit'
+    >>> unknown_verb("job", "sumbit", ["submit", "list"], ["train.yaml"]).hint
+    'mesh job submit train.yaml'
     """
     near = did_you_mean(verb, verbs)
     is_near = near.startswith("; did you mean")
-    hint = f"mesh {word} {near.split(chr(39))[1]}" if is_near else f"mesh {word} --help"
+    hint = shlex.join(["mesh", word, near.split("'")[1], *rest]) if is_near else f"mesh {word} --help"
     return UsageError(f"unknown command {f'{word} {verb}'!r}{near if is_near else ''}", hint=hint)
+
+
+def without_cluster(typed: Typed, cluster: str, *, is_program: bool) -> UsageError | None:
+    """Return the error for a command line whose cluster seems to be the command; None if it does not.
+
+    is_program: there is a program or a file of that name on this machine
+
+    >>> typed = Typed(before=("mesh", "run", "-q", "python3"), command=("train.py",), cluster="python3")
+    >>> without_cluster(typed, "python3", is_program=True).hint
+    'mesh run -q local python3 train.py'
+    >>> typed = Typed(before=("mesh", "run", "pod python3 train.py"), command=(), cluster="pod python3 train.py")
+    >>> without_cluster(typed, "pod python3 train.py", is_program=False).hint
+    "mesh run pod 'python3 train.py'"
+    """
+    *before, last = typed.before
+    if last != cluster:
+        return None
+    name, _, text = cluster.partition(" ")
+    if text and not typed.command:
+        words = [*before, name, *([text] if " " in text else ["-c", text])]
+        return UsageError("no command was given: cluster and command are two words", hint=shlex.join(words))
+    if not is_program:
+        return None
+    started = ["python3", cluster] if cluster.endswith(".py") else [cluster]
+    message = f"no cluster was named: {last!r} is a program or file here"
+    return UsageError(message, hint=shlex.join([*before, LOCAL, *started, *typed.command]))
+
+
+def option_elsewhere(flag: str, known: Sequence[str]) -> str:
+    """Return the option of a command that does what an option of another tool does; "" without one.
+
+    >>> option_elsewhere("-np", ["--nproc"]), option_elsewhere("--nproc_per_node", ["--nproc"])
+    ('--nproc', '--nproc')
+    >>> option_elsewhere("-np", ["--grace"])
+    ''
+    """
+    meant = _OPTION_MEANT.get(flag) or _OPTION_MEANT.get(flag.replace("_", "-"), "")
+    return meant if meant in known else ""
+
+
+def cluster_left_out(given: Given) -> UsageError | None:
+    """Return the error for a command line whose first word is the command and no cluster; None for others."""
+    name = given[CLUSTER]
+    if given.typed is None or given.command not in STARTS or not name:
+        return None
+    from mesh.api.choosing import cluster_file
+
+    if is_cluster(name, cluster_file(given[CLUSTERS])):
+        return None
+    return without_cluster(given.typed, name, is_program=is_program(name))
+
+
+def is_program(name: str) -> bool:
+    """True if there is a program or a file of this name on this machine."""
+    return os.path.isfile(name) or shutil.which(name) is not None
 
 
 def notices(typed: Typed, cluster: str) -> Iterator[str]:

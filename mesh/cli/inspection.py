@@ -76,7 +76,7 @@ def ps(given: Given) -> None:
             clusters_file=file,
             show=lambda runs: show(rows.rows(runs, time.time())),
         )
-        show([*rows.end(), *keeper_lines(api.about_keepers())])
+        show([*rows.end(is_complete=not answers.failures), *keeper_lines(api.about_keepers())])
     if answers.failures:
         raise MeshError("\n".join(answers.failures), hint=f"mesh check {cluster}" if cluster else SEE_CHECK)
 
@@ -118,7 +118,7 @@ def top(given: Given) -> int:
     ),
 )
 def stacks(given: Given) -> None:
-    """Show where every rank of a run is, the odd one out first."""
+    """Show where in its code each rank is, the odd one out first."""
     run, ranks, where = given[o.RUN] or "last", given[o.SOME_RANKS], given[o.CLUSTER_OF_RUN]
     found = api.stacks(run, ranks=ranks, cluster=where, clusters_file=given[o.CLUSTERS])
     show([dumps(stacks_as_dict(found))] if given[o.JSON_LIST] else stack_lines(found, full=given[o.FULL]))

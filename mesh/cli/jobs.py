@@ -27,7 +27,7 @@ MEMBERS_SHOWN = 4  # members of an array that `submit` shows one by one
 REPAINT_S = 1.0
 HOME, CLEAR_LINE, CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 SUBMIT_USAGE = "mesh job submit FILE, or mesh job submit --cluster CLUSTER -- COMMAND ..."
-family("job", GROUP, "Jobs: runs that `mesh serve` starts, and restarts after a failure.")
+family("job", GROUP, "Submit and follow runs that `mesh serve` starts and restarts.")
 
 
 @command(

@@ -13,6 +13,12 @@ T = TypeVar("T")
 HOSTS, RANKS, COMMAND, OUTPUT = "Which hosts", "Ranks", "The command", "The output"
 FILES, SHARING, DIAGNOSIS = "Files", "Hosts that others use", "Looking into a run"
 WHICH_RUN, ENDS, OTHER = "Which run", "When it ends", "More"
+HEADINGS = (HOSTS, RANKS, COMMAND, WHICH_RUN, OUTPUT, ENDS, FILES, SHARING, DIAGNOSIS, OTHER)  # in their order
+
+
+def place_of(heading: str) -> int:
+    """Return where a heading stands in the help; a command's own headings stand first."""
+    return HEADINGS.index(heading) if heading in HEADINGS else -1
 
 
 @dataclass(frozen=True)

@@ -121,14 +121,14 @@ CLUSTER = text(
     (*(command for command in SELECT if command not in NAMES_CLUSTER), "ssh", "config"),
     HOSTS,
     "CLUSTER",
-    "a cluster, some of its hosts (pod:0-3,5), several (a:0,b), or hosts in no file (@h1,me@h2:22)",
+    "a cluster, some of its hosts (pod:0-3,5), or any hosts (@h1,me@h2:22)",
     is_place=True,
     variable=CLUSTER_VARIABLE,
 )
 NAMED_CLUSTER = text("cluster", NAMES_CLUSTER, HOSTS, "CLUSTER", CLUSTER.help, is_place=True)
 RUN = text("run", READS_RUN, WHICH_RUN, "RUN", "an id, name or tag, a part of one, last, or a cluster", is_place=True)
 SIGNAL = text("name", ("signal",), WHICH_RUN, "SIGNAL", "as kill has it: USR1, SIGUSR1 or 10", is_place=True)
-CLUSTER_OF_RUN = text("cluster", NAMES_RUN, WHICH_RUN, "CLUSTER", "where it is, for runs of other machines")
+CLUSTER_OF_RUN = text("cluster", NAMES_RUN, WHICH_RUN, "CLUSTER", "the run's cluster, if another machine started it")
 ACTION = text("action", ("runs", "keep", "serve"), OTHER, "ACTION", "prune; stop", is_place=True)
 SHELL = text("shell", ("completion",), OTHER, "SHELL", "bash, zsh or fish", is_place=True)
 
@@ -136,13 +136,13 @@ PICK_HOSTS = text("hosts", SELECT, HOSTS, "HOSTS", "only these: names or ranges,
 PICK_RANKS = text("ranks", SELECT, HOSTS, "RANKS", "only the hosts with these numbers: 0-3,6", field="ranks")
 EXCLUDE = text("exclude", SELECT, HOSTS, "HOSTS", "not these: names, ranges or numbers", field="exclude")
 
-NODES = Option("nodes", ("run",), HOSTS, "N", "nodes of the Slurm allocation", read_nodes, 0, field="nodes")
+NODES = Option("nodes", ("run",), HOSTS, "N", "ask Slurm for so many nodes", read_nodes, 0, field="nodes")
 SLURM: Option[Mapping[str, str]] = Option(
     "slurm",
     ("run",),
     HOSTS,
     "KEY=VALUE",
-    "another value of slurm: in cluster.yaml; repeatable",
+    "change a key of `slurm:` for this run; repeatable",
     read_change,
     {},
     joined=or_,
@@ -150,18 +150,18 @@ SLURM: Option[Mapping[str, str]] = Option(
 )
 
 CONNECT_TIMEOUT = seconds(
-    "connect-timeout", (*SELECT, "stop", "config"), "to connect (default: 10), and to start the agent (20)", group=HOSTS
+    "connect-timeout", (*SELECT, "stop", "config"), "limits of the login (10) and of mesh's start (20)", group=HOSTS
 )
 
 ROLES: Option[tuple[Role, ...]] = Option(
-    "role", ("run",), RANKS, "ROLE", "LABEL@HOSTS: shell text; repeatable", read_role, (), joined=add, field="roles"
+    "role", ("run",), RANKS, "ROLE", "'LABEL@HOSTS: bash text'; repeatable", read_role, (), joined=add, field="roles"
 )
 NPROC = Option(
     "nproc",
     WITH_PROMPT,
     RANKS,
     "N|auto",
-    "ranks on each host, or auto: one a GPU (default: 1)",
+    "ranks on each host (default: 1); auto: one for each GPU",
     read_nproc,
     1,
     field="nproc",
@@ -171,7 +171,7 @@ LAUNCHER = text(
     STARTS,
     RANKS,
     "NAME",
-    f"starts the ranks: {LAUNCHERS}",
+    f"start ranks by {LAUNCHERS}",
     choices=tuple(LAUNCHERS.split(", ")),
     field="launcher",
 )
@@ -203,7 +203,7 @@ ENV_FILES: Option[tuple[str, ...]] = Option(
     WITH_PROMPT,
     RANKS,
     "FILE",
-    "NAME=VALUE lines, masked; repeatable",
+    "variables from NAME=VALUE lines, masked; repeatable",
     as_words,
     (),
     joined=add,
@@ -214,12 +214,12 @@ STDIN = text(
     STARTS,
     RANKS,
     "WHO",
-    "ranks that get our stdin: none, rank0 or all",
+    "ranks that get your stdin: none, rank0 or all",
     default="none",
     choices=STDINS,
     field="stdin",
 )
-INTERACTIVE = switch("interactive", STARTS, RANKS, "give our stdin to rank 0", short="-i")
+INTERACTIVE = switch("interactive", STARTS, RANKS, "give your stdin to rank 0", short="-i")
 
 SHOWN = text(
     "output", (*SHOWS, "mad"), OUTPUT, "MODE", "all, fold, rank0 or none (default: fold on a terminal)", choices=OUTPUTS
@@ -229,7 +229,7 @@ FOLD = text(
     (*SHOWS, "repl"),
     OUTPUT,
     "HOW",
-    "numbers as ranges, mean, or exact: equal lines only",
+    "join lines by numbers (ranges), mean, or exact (equal)",
     default="numbers",
     choices=FOLDS,
 )
@@ -248,7 +248,7 @@ COLOR = text(
     default="auto",
     choices=WHENS,
 )
-QUIET = switch("quiet", NARRATES, OUTPUT, "show output and errors alone", short="-q")
+QUIET = switch("quiet", NARRATES, OUTPUT, "show only output and errors", short="-q")
 VERBOSE = switch("verbose", NARRATES, OUTPUT, "show each step of all hosts with its time", short="-v")
 JSON = switch(
     "json", (*STARTS, "replay", "setup", "push", "pull", "attach", "mad"), OUTPUT, "print events as JSON lines"
@@ -259,25 +259,25 @@ JSON_LIST = switch(
 JSON_RUNS = switch("json", ("runs",), OUTPUT, "print each run as one JSON object, as in run.json")
 
 GRACE = seconds("grace", (*WITH_PROMPT, "setup", "stop", "restart", "config"), "from SIGTERM to SIGKILL (default: 10)")
-DRAIN = seconds("drain", (*STARTS, "config"), "seconds of output after a failure (default: 2)")
+DRAIN = seconds("drain", (*STARTS, "config"), "the others' output after a failure (default: 2)")
 TIMEOUT = seconds("timeout", (*STARTS, "setup", "config"), "end the run after this time (or 30m, 2h), status 124")
 HOST_GRACE = seconds("host-grace", (*WITH_PROMPT, "config"), "a host silent so long is lost, status 76 (default: 60)")
-LEASE = seconds("lease", (*WITH_PROMPT, "config"), "time without its client (default: 900, in scripts 60)")
+LEASE = seconds("lease", (*WITH_PROMPT, "config"), "time ranks outlive a lost client (900; in scripts 60)")
 KEEP_GOING = switch(
     "keep-going", STARTS, ENDS, "go on past a failed rank (exec: or unreachable host)", field="keep_going"
 )
 DETACH = switch("detach", STARTS, ENDS, "leave once all ranks run; print the run's id", short="-d", field="detach")
 
 NAME = Option(
-    "name", WITH_PROMPT, OTHER, "NAME", "call the run so, as in `mesh logs NAME`", read_name, "", field="name"
+    "name", WITH_PROMPT, OTHER, "NAME", "name the run, for `mesh logs NAME` and the like", read_name, "", field="name"
 )
 TAG: Option[tuple[str, ...]] = Option(
-    "tag", WITH_PROMPT, OTHER, "TAG", "for `mesh runs --tag`; repeatable", _as_tag, (), joined=add, field="tags"
+    "tag", WITH_PROMPT, OTHER, "TAG", "tag for `mesh runs --tag`; repeatable", _as_tag, (), joined=add, field="tags"
 )
 
-FRESH = switch("fresh", ("run", "push"), FILES, "remove what hosts made in the workspace", field="fresh")
-NO_FANOUT = switch("no-fanout", ("run", "push"), FILES, "send to each host from here", on=False, field="fan_out")
-PRERUN = switch("prerun", ("run",), FILES, "run prerun entries with unchanged inputs too", field="prerun")
+FRESH = switch("fresh", ("run", "push"), FILES, "first remove files that runs made in the workspace", field="fresh")
+NO_FANOUT = switch("no-fanout", ("run", "push"), FILES, "no copies from host to host", on=False, field="fan_out")
+PRERUN = switch("prerun", ("run",), FILES, "run steps of `prerun:` with unchanged inputs too", field="prerun")
 LIST = switch("list", ("push",), FILES, "list what would be sent, biggest first; needs no cluster")
 EXPLAIN = text("explain", ("push",), FILES, "PATH", "which rule decides whether PATH is sent")
 WATCH = switch("watch", ("push",), FILES, "push again whenever a file changes, until Ctrl-C")
@@ -324,7 +324,7 @@ EVICT = switch("evict", WITH_PROMPT, SHARING, "end your own processes that hold 
 
 DRY_RUN = switch("dry-run", (*STARTS, "mad"), DIAGNOSIS, "print what would be done, and do nothing")
 CHECK = switch("check", STARTS, DIAGNOSIS, "check devices, disk and network of every host first", field="check")
-STACKS = switch("stacks", STARTS, DIAGNOSIS, "let `mesh stacks` work without py-spy's rights", field="stacks")
+STACKS = switch("stacks", STARTS, DIAGNOSIS, "for `mesh stacks` on hosts that forbid py-spy", field="stacks")
 STACKS_ON_TIMEOUT = switch(
     "stacks-on-timeout",
     STARTS,
@@ -333,7 +333,7 @@ STACKS_ON_TIMEOUT = switch(
     field="stacks_on_timeout",
 )
 HANG_WATCH = seconds(
-    "hang-watch", (*STARTS, "config"), "stacks after so much quiet (terminal: 300; 0: never)", group=DIAGNOSIS
+    "hang-watch", (*STARTS, "config"), "stacks after so long without output (terminal: 300)", group=DIAGNOSIS
 )
 
 PATHS: Option[Sequence[str]] = Option(
@@ -354,13 +354,13 @@ EXAMPLE = switch("example", ("clusters",), OTHER, "print a cluster.yaml to begin
 
 ALL = switch("all", ("stop",), WHICH_RUN, "every run of yours on the cluster")
 FROM = text(
-    "from", ("attach",), OUTPUT, "WHERE", "from start, now, or here: where we left", default="here", choices=BEGINS
+    "from", ("attach",), OUTPUT, "WHERE", "start, now, or here: where we left off", default="here", choices=BEGINS
 )
 SOME_RANKS = text("rank", WITH_RANKS, WHICH_RUN, "RANKS", "only these: 3,5-7, actor, actor/1, act*")
 ON_HOST = text("on", ("restart",), WHICH_RUN, "HOST", "start them on this host: their own, or a spare one")
 STDERR = switch("stderr", READS_LOGS, OUTPUT, "only what they printed on stderr")
-PRERUN_LOGS = switch("prerun", ("logs",), OUTPUT, "what prerun printed on their hosts instead")
-SINCE = Option("since", READS_LOGS, OUTPUT, "TIME", "only output of this time before now: 10m, 1d", read_seconds, None)
+PRERUN_LOGS = switch("prerun", ("logs",), OUTPUT, "show what prerun printed instead")
+SINCE = Option("since", READS_LOGS, OUTPUT, "TIME", "only output of the last 10m, 1d, ...", read_seconds, None)
 GREP = text("grep", READS_LOGS, OUTPUT, "REGEX", "only lines in which this Python regex matches")
 FIXED = switch("fixed-strings", READS_LOGS, OUTPUT, "--grep is plain text, no regex", short="-F")
 FOLLOW = switch("follow", READS_LOGS, OUTPUT, "go on until the run has ended", short="-f")
@@ -368,9 +368,9 @@ LOCAL = switch("local", ("logs",), OUTPUT, "only what this machine has: ask no h
 
 RUNS_TAG = text("tag", ("runs",), OTHER, "TAG", "only runs with this tag")
 RUNS_ALL = switch("all", ("runs",), OTHER, "all of them, not only the newest 20")
-KEEP = Option("keep", ("runs",), OTHER, "N", "prune: the newest N stay", read_number, None)
+KEEP = Option("keep", ("runs",), OTHER, "N", "prune: keep the newest N", read_number, None)
 OLDER_THAN = Option(
-    "older-than", ("runs",), OTHER, "TIME", "prune: what ended within TIME stays (default: 30d)", read_seconds, None
+    "older-than", ("runs",), OTHER, "TIME", "prune: keep what ended within TIME (default: 30d)", read_seconds, None
 )
 DRY_PRUNE = switch("dry-run", ("runs",), OTHER, "prune: print what would be removed, and stop")
 
@@ -383,7 +383,7 @@ CLUSTERS = text(
     variable="MESH_CLUSTERS",
 )
 
-# All options in the order of this module, which is that of the help.
+# All options in the order of this module, which is that of the help below each heading.
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]
 TABLE += [*otheroptions.TABLE, *pageoptions.TABLE, *dailyoptions.TABLE, *podoptions.TABLE]
 TABLE += [*joboptions.TABLE, *taskoptions.TABLE, *jobmanoptions.TABLE]

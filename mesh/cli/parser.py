@@ -17,20 +17,28 @@ from typing import Any, NoReturn, cast
 
 from msgspec.structs import replace
 
+from mesh.cli import options as o
 from mesh.cli.command import COMMANDS, Command, Takes
-from mesh.cli.option import OTHER, AnyOption
+from mesh.cli.option import OTHER, AnyOption, place_of
 from mesh.cli.options import CLUSTER, ENV, LAUNCHER, STARTS, Given, options_of
 from mesh.cli.speech import without_value
+from mesh.config.clusters import LOCAL
 from mesh.config.settings import is_time
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.errors import UsageError
 from mesh.core.typed import Typed
 
-HELP = ("-h", "--help")
+HELP = ("-h", "--help")  # the first one shows the options in daily use alone, where a command has many
 DEFAULT_WIDTH = 80  # characters
 HELP_COLUMN = 25  # characters before the explanation of an option
 VALUE_MARK = "="
 SHELL_TEXT = "-c"  # after CLUSTER: the next word is shell text
+# Options that the short help of `mesh run` and `mesh exec` shows.
+DAILY: tuple[AnyOption, ...] = (
+    *(o.PICK_HOSTS, o.EXCLUDE, o.NPROC, o.BIND, o.ENV, o.SHOWN, o.QUIET, o.TIMEOUT, o.DETACH),
+    *(o.NAME, o.WAIT, o.SHARE, o.DRY_RUN),
+)
+DAILY_HEADING = "In daily use"
 STATUSES = (
     "Exit status: that of the rank that failed first; 2 usage, 75 busy, 76 host lost,\n"
     "  124 timeout, 125 not started, 130 Ctrl-C, 141 output closed."
@@ -38,18 +46,24 @@ STATUSES = (
 
 
 class HelpWanted(Exception):
-    """The command line asks for the help of its command."""
+    """The command line asks for the help of its command; is_short: for the options in daily use."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(word)
+        self.is_short = word == HELP[0]
 
 
 class Parser(argparse.ArgumentParser):
     """Raises UsageError where argparse would exit."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: Command, *, is_short: bool = False) -> None:
+        """is_short: the help shows the options in daily use alone, for commands that have many"""
+        is_short = is_short and command.name in STARTS
         super().__init__(
             prog=f"mesh {command.name}",
             usage=command.usage,
-            description=textwrap.fill(command.summary, width()),
-            epilog=_epilog(command),
+            description=_description(command),
+            epilog=_short_epilog(command) if is_short else _epilog(command),
             allow_abbrev=False,
             add_help=False,
             argument_default=argparse.SUPPRESS,
@@ -57,10 +71,16 @@ class Parser(argparse.ArgumentParser):
         )
         self._usage_line = command.usage
         groups: dict[str, argparse._ArgumentGroup] = {}
-        for option in options_of(command.name):
-            if option.group not in groups:
-                groups[option.group] = self.add_argument_group(option.group)
-            _add(groups[option.group], option)
+        options = options_of(command.name)
+        if is_short:
+            options = [option for option in options if option in DAILY]
+        for option in sorted(options, key=lambda option: place_of(option.group)):
+            heading = DAILY_HEADING if is_short else option.group
+            if heading not in groups:
+                groups[heading] = self.add_argument_group(heading)
+            _add(groups[heading], option)
+        if is_short:
+            return
         more = groups[OTHER] if OTHER in groups else self.add_argument_group(OTHER)
         more.add_argument(*HELP, action="store_true", help="show this help")
 
@@ -140,7 +160,7 @@ def split(command: Command, arguments: Sequence[str]) -> tuple[list[str], list[s
     while rest:
         word = rest.pop(0)
         if word in HELP and not is_literal:
-            raise HelpWanted
+            raise HelpWanted(word)
         if word == SHELL_TEXT and command.takes is Takes.COMMAND and command.name != "ssh":
             return options, [word, *rest]
         if word.startswith("-") and word not in ("-", "--") and not is_literal:
@@ -178,8 +198,9 @@ def _own_words(command: Command, before: Sequence[str], rest: list[str], options
         return rest
     *typed, cluster = before
     count = _leading_options(command, rest)
-    if any(word in HELP for word in rest[: count + 1]):
-        raise HelpWanted
+    for word in rest[: count + 1]:
+        if word in HELP:
+            raise HelpWanted(word)
     if not count and any(word.startswith(f"{LAUNCHER.flag}=") for word in options):
         return rest  # the launcher gets them
     own = rest[count:]
@@ -189,7 +210,13 @@ def _own_words(command: Command, before: Sequence[str], rest: list[str], options
     if not count:
         near = did_you_mean(first, [option.flag for option in options_of(command.name)])
         near = near if near.startswith("; did you mean") else ""
-        raise UsageError(f"unknown option {first} after the cluster{near}", hint=f"if it is the command: {corrected}")
+        hint = f"if it is the command: {corrected}"
+        from mesh.cli.habits import is_program  # only for mistakes
+
+        if is_program(cluster):
+            line = shlex.join(["mesh", *command.name.split(" "), *typed, LOCAL, cluster, *rest])
+            hint = f"if {cluster} is the command: {line}"
+        raise UsageError(f"unknown option {first} after the cluster{near}", hint=hint)
     message = f"{first}: options stand before the cluster, found after {cluster!r}"
     raise UsageError(message, hint=corrected if own else command.usage)
 
@@ -221,12 +248,15 @@ def _flag_of(word: str) -> str:
 def _known(command: Command, known: dict[str, AnyOption], flag: str) -> AnyOption:
     if _same(flag) in known:
         return known[_same(flag)]
+    from mesh.cli.habits import option_elsewhere  # only for mistakes
+
+    meant = option_elsewhere(flag, list(known))
     others = [name for name in COMMANDS if any(flag in (o.flag, o.short) for o in options_of(name))]
-    if others:
+    if others and not meant:
         where = " and ".join(f"mesh {name}" for name in others[:2])
         raise UsageError(f"mesh {command.name} has no {flag}; {where} {'have' if others[1:] else 'has'} it")
     names = [option.flag for option in known.values() if not option.is_place]
-    near = did_you_mean(flag, names)
+    near = f"; did you mean {meant!r}?" if meant else did_you_mean(flag, names)
     if not near.startswith("; did you mean"):
         near = f"; `mesh help {command.name}` lists all"
     raise UsageError(f"unknown option {flag}{near}", hint=command.usage)
@@ -305,6 +335,23 @@ def width() -> int:
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
     return argparse.RawDescriptionHelpFormatter(prog, max_help_position=HELP_COLUMN, width=width())
+
+
+def _description(command: Command) -> str:
+    """Return the summary, and a line for each word that stands in a place, as CLUSTER."""
+    places = [
+        textwrap.fill(f"{option.metavar}: {option.help}", width(), subsequent_indent="  ")
+        for option in options_of(command.name)
+        if option.is_place and option.metavar in command.usage
+    ]
+    summary = textwrap.fill(command.summary, width())
+    return "\n".join([summary, "", *places] if places else [summary])
+
+
+def _short_epilog(command: Command) -> str:
+    count = sum(not option.is_place for option in options_of(command.name))
+    lines = ["Examples:", *_examples(command), "", f"`mesh help {command.name}` shows all {count} options."]
+    return "\n".join(lines)
 
 
 def _epilog(command: Command) -> str:

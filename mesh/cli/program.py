@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 
 from mesh import __version__
 
-# Each makes its functions commands; the help lists them in this order.
+# Each makes its functions commands.
 from mesh.cli import (  # noqa: F401
     again,
     bisect,
@@ -34,7 +35,7 @@ from mesh.cli import (  # noqa: F401
     shells,
     tasks,
 )
-from mesh.cli.command import COMMANDS, FAMILIES, Command, first_words, verbs_of
+from mesh.cli.command import COMMANDS, FAMILIES, Command, arrange, first_words, verbs_of
 from mesh.cli.completion import ASK, DESCRIBE, candidates, lines
 from mesh.cli.options import CLUSTER, RUN, WAIT, Given
 from mesh.cli.parser import HELP, HelpWanted, Parser, parse, width
@@ -46,10 +47,20 @@ __all__ = ["COMMANDS", "candidates", "overview", "run", "status"]
 USAGE = "mesh COMMAND [options] ...; `mesh --help` lists the commands"
 NAME_WIDTH = 10  # of a command in the overview; a longer one moves its own line alone
 KEYBOARD_INTERRUPT = 130  # 128 + SIGINT
+FIRST_STEPS = (  # at the end of the overview, where a terminal shows them
+    ("mesh run local:4 hostname", "four ranks on this machine"),
+    ("mesh clusters --add pod 'me@tpu-[0-3]'", "name hosts of yours"),
+    ("mesh check pod", "look at them"),
+    ("mesh run pod python3 train.py", "run there what is in this directory"),
+)
+
+arrange()
 
 
 def run(argv: Sequence[str]) -> int:
     """Run a command line, the program's name first; print its error; return its exit status."""
+    if not os.environ.get("HOME"):  # an empty one would make / the home; Python then asks the user database
+        os.environ.pop("HOME", None)
     try:
         return status(list(argv)[1:])
     except MeshError as error:
@@ -64,7 +75,9 @@ def status(arguments: Sequence[str]) -> int:
     name, *rest = arguments or HELP[:1]
     if name == "help" and rest:
         name, *more = rest
-        rest = [*(more[:1] if name in FAMILIES else []), HELP[0]]
+        rest = [*(more[:1] if name in FAMILIES else []), HELP[1]]
+    if name in HELP and rest and rest[0] in first_words():
+        return status([*rest[:2], name] if rest[0] in FAMILIES else [rest[0], name])
     if name in (*HELP, "help"):
         show(overview())
         return 0
@@ -87,11 +100,13 @@ def status(arguments: Sequence[str]) -> int:
         from mesh.cli.habits import unknown_command, unknown_verb  # only for mistakes
 
         word, _, verb = name.partition(" ")
-        raise unknown_verb(word, verb, verbs_of(word)) if verb else unknown_command(name, rest, first_words(), USAGE)
+        if verb:
+            raise unknown_verb(word, verb, verbs_of(word), rest)
+        raise unknown_command(name, rest, first_words(), USAGE)
     try:
         given = parse(COMMANDS[name], rest)
-    except HelpWanted:
-        show(Parser(COMMANDS[name]).format_help().rstrip("\n").split("\n"))
+    except HelpWanted as wanted:
+        show(Parser(COMMANDS[name], is_short=wanted.is_short).format_help().rstrip("\n").split("\n"))
         return 0
     return carry_out(COMMANDS[name], given)
 
@@ -102,6 +117,10 @@ def carry_out(command: Command, given: Given) -> int:
     try:
         return command.body(given) or 0
     except UnknownCluster as error:
+        from mesh.cli.habits import cluster_left_out  # only for mistakes
+
+        if meant := cluster_left_out(given):
+            raise meant from error
         if given[WAIT] == WAIT.bare:  # the word after --wait may have been meant as its value
             error.hint += "\n" + without_value(WAIT.flag, given[CLUSTER])
         raise
@@ -120,7 +139,10 @@ def overview() -> Iterator[str]:
     yield "Makes a cluster of hosts reached over SSH feel like one machine."
     yield ""
     yield "usage: mesh COMMAND [options] ..."
-    listed = {name: (COMMANDS[name].group, COMMANDS[name].summary) for name in COMMANDS if " " not in name} | FAMILIES
+    listed: dict[str, tuple[str, str]] = {}
+    for name in COMMANDS:
+        word = name.partition(" ")[0]
+        listed[word] = FAMILIES[word] if word in FAMILIES else (COMMANDS[name].group, COMMANDS[name].summary)
     for group in dict.fromkeys(command.group for command in COMMANDS.values()):
         yield ""
         yield f"{group}:"
@@ -129,11 +151,11 @@ def overview() -> Iterator[str]:
             max(len(name) for name in listed if len(name) <= NAME_WIDTH),
         )
     yield ""
-    yield from wrap(
-        "`mesh help COMMAND` shows its options. ~/.config/mesh/cluster.yaml lists clusters; `local` is built in:",
-        width(),
-    )
-    yield "  mesh run local python3 -c 'import os; print(os.environ[\"RANK\"])'"
+    yield "First steps:"
+    column = max(len(line) for line, _ in FIRST_STEPS)
+    yield from (f"  {line:<{column}}  {purpose}" for line, purpose in FIRST_STEPS)
+    yield ""
+    yield from wrap("`mesh help COMMAND` shows all options of a command.", width())
 
 
 def family_overview(word: str) -> Iterator[str]:

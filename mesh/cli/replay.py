@@ -19,7 +19,7 @@ from mesh.core.naming import LAST
     ),
 )
 def replay(given: Given) -> int:
-    """Run a run again with its own files, command and hosts."""
+    """Repeat a past run with its own files, command and hosts."""
     from mesh.api.rerunning import replay
     from mesh.app.screen import Showing
 

@@ -187,10 +187,10 @@ class RunsTable:
         """Return a row for each run, the first time below a head; now: seconds since the epoch."""
         yield from self._table.lines([_run_row(line, now, self._paint) for line in runs])
 
-    def end(self) -> Iterator[str]:
-        """The line where there is no run."""
+    def end(self, *, is_complete: bool = True) -> Iterator[str]:
+        """Yield the line for no run. is_complete: all hosts have answered"""
         if self._table.is_empty:
-            yield "no run is there"
+            yield "no run is there" if is_complete else "no run is on the hosts that answer"
 
 
 def _run_row(line: RunLine, now: float, paint: Paint) -> list[str]:

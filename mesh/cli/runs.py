@@ -50,14 +50,14 @@ def attach(given: Given) -> int:
 
 @command("detach", GROUP, "[RUN]", examples=(("mesh detach last", "close the laptop after that"),))
 def detach(given: Given) -> None:
-    """Let a run continue on its hosts; its client exits."""
+    """Leave a run to its hosts; its client exits."""
     run = api.detach(given[o.RUN] or LAST, cluster=given[o.CLUSTER_OF_RUN], clusters_file=given[o.CLUSTERS])
     say(f"{run} is still running, detached; `mesh attach {run}` comes back")
 
 
 @command("signal", GROUP, "RUN SIGNAL", examples=(("mesh signal last USR1 --rank 0", "rank 0 alone"),))
 def signal(given: Given) -> None:
-    """Signal the processes of a run's ranks that have a handler for it."""
+    """Send a signal to the processes of ranks that handle it."""
     run, name = given[o.RUN], given[o.SIGNAL]
     if not run or not name:
         raise UsageError("expected a run and a signal", hint="mesh signal RUN USR1")

@@ -37,52 +37,51 @@ SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(|B|[KMGT]B)", re.IGNORECASE)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 TEMPLATE = """\
-# mesh.yaml: belongs into the project's directory, which is the workspace that every host gets a copy of.
+# mesh.yaml describes a project. Its directory is the workspace: every host gets a copy of it.
 # Every key may be left out.
 
-# Once per machine, by `mesh setup CLUSTER`:
+# `mesh setup CLUSTER` runs these commands, once on each host.
 commands:
   # - run: curl -LsSf https://astral.sh/uv/install.sh | sh
   #   unless: command -v uv
   # - run: apt-get install -y libgl1
   #   sudo: true
 
-# What is not sent, by git's rules. What .meshignore names is left out as well, .git, and what .gitignore names
-# unless git tracks it.
+# Files that are not sent, by git's rules. .git is not sent either, nor files that .gitignore or .meshignore names.
 ignore:
   - "*.pyc"
   - ".env"
   # - "/data"
 
-# Send .git as well; without it, ranks learn from MESH_GIT_COMMIT and MESH_GIT_DIRTY what they run.
+# Send .git as well. Without it, MESH_GIT_COMMIT and MESH_GIT_DIRTY have the commit.
 # include_git: true
 
-# Before each run, in one bash session per host: what it exports or activates holds for the command.
+# Before each run, each host runs these steps in one bash session. The command gets what they export or activate.
 prerun:
   # - run: uv venv --allow-existing && uv pip install -r requirements.txt
-  #   inputs: [requirements.txt]  # skipped where it last succeeded with these contents; --prerun runs it all the same
+  #   inputs: [requirements.txt]  # skipped until this file changes; --prerun runs it all the same
   # - source .venv/bin/activate
 
-# Variables for every rank; they win over those that mesh sets.
+# Variables for every rank. They win over those that mesh sets.
 env:
   # JAX_PLATFORMS: cpu
 
-# The environment of the command: uv, venv, conda or docker (docs/environments.md). With `env:` as above, write its
-# section instead, as `uv: {}` or `docker: {image: IMAGE}`.
+# The environment of the command: uv, venv, conda or docker (docs/environments.md). If `env:` above has variables, write
+# a section in place of the word: `uv: {}` or `docker: {image: IMAGE}`.
 # env: uv
 
-# What prepares the hosts before that: keys between them, buckets.
+# Modules that prepare the hosts first: SSH keys between them, buckets.
 # modules: [ssh, gcsfuse]
 
-# Variables of yours to hand on, by pattern.
+# Variables of your own environment that every rank gets, by pattern.
 pass:
   # - WANDB_*
 
-# The same, for values that no output, log or file of mesh may show: they are masked as ***.
+# The same for secrets: mesh shows *** in place of their values.
 secret:
   # - HF_TOKEN
 
-# At the end of a run: bell, desktop, a command or a web address (docs/notify.md).
+# A notification at the end of a run: bell, desktop, a command or a web address (docs/notify.md).
 # notify: [bell]
 
 # Where nodes of Launchpad's programs run, by label (docs/launchpad.md).
@@ -95,19 +94,19 @@ secret:
 # Another directory to send, relative to this file.
 # workspace: .
 
-# The cluster of commands that name none, as `mesh run -- COMMAND`, `mesh run -c TEXT` and `mesh check`.
+# The cluster of commands that name none, as `mesh run -- COMMAND` and `mesh check`.
 # default: pod
 
 # Seconds from SIGTERM to SIGKILL when a run is ended.
 # grace: 10
 
-# Seconds without output of any rank, after which mesh shows where all ranks are (300 on a terminal); 0: never.
+# After so many seconds without output, mesh shows where all ranks are in their code (300 on a terminal; 0: never).
 # hang_watch: 300
 
-# How much output may wait on a host's disk while nobody takes it; beyond it the middle is left out.
+# Output that may wait on a host's disk for a client. Beyond it the middle is left out.
 # spool: 10 GB
 
-# How much of your disk the logs of one run may have; beyond it each keeps its head and its tail.
+# Room on your disk for the logs of one run. Beyond it each log keeps its head and its tail.
 # logs: 10 GB
 """
 

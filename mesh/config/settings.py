@@ -103,12 +103,12 @@ class Options(RuleOptions, frozen=True, kw_only=True):
         if self.detach and self.stacks_on_timeout:
             hint = "leave it out: `mesh stacks` shows where the ranks of a detached run are"
             raise UsageError("--stacks-on-timeout needs a client that is there, and --detach leaves", hint=hint)
-        if self.detach and self.stdin != "none":
-            hint = "leave out -i or --stdin"
-            raise UsageError("--detach leaves, so that there is no standard input to give", hint=hint)
         if self.pty and (self.detach or self.roles):
             other = "--detach" if self.detach else "--role"
             raise UsageError(f"--pty gives rank 0 your terminal: leave out {other}", hint="mesh run --pty pod COMMAND")
+        if self.detach and self.stdin != "none":
+            hint = "leave out -i or --stdin"
+            raise UsageError("--detach leaves, so that there is no standard input to give", hint=hint)
         if self.debug and (self.detach or self.pty or self.stdin != "none"):
             other = "--detach" if self.detach else "--pty" if self.pty else "-i or --stdin"
             raise UsageError(

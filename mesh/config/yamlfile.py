@@ -64,7 +64,7 @@ def load(path: Path) -> tuple[Node | None, Problems]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint=f"ls -l {shlex.quote(str(path))}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 text (byte {error.start})") from error
     try:

@@ -328,7 +328,7 @@ def part_of(path: bytes) -> bytes:
 
 def _check(name: bytes) -> None:
     if name in (b"", b".", b"..") or b"/" in name or b"\0" in name:
-        raise PathRefused("leads out of the directory that it belongs into")
+        raise PathRefused("leads out of its directory")
 
 
 def _pieces(file: int, size: int) -> Iterator[bytes]:

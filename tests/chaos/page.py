@@ -12,8 +12,8 @@ from tests.pages import DOCS, Page, machine, today
 INTRODUCTION = """\
 # What is left when something dies
 
-The promise: **when a run has ended, however it ended, no process of it is left on any host**, and as long as it goes
-on, no line of its output gets lost or comes twice. Whatever dies, a rule says what happens next:
+**When a run has ended, however it ended, no process of it is left on any host.** This is the promise. While a run
+goes on, no line of its output gets lost or comes twice. Whatever dies, a rule decides what happens next:
 
 | what happens | rule |
 | --- | --- |
@@ -23,17 +23,17 @@ on, no line of its output gets lost or comes twice. Whatever dies, a rule says w
 | a host falls silent | lost after `--host-grace`, status 76; it ends its part when its lease runs out |
 | an agent or its guardian is killed | the other one ends the ranks; the host is lost, status 76 |
 | both are killed | the client's next connection ends what a control group or notes show, and names the rest |
-| a rank fails | the others may speak for 2 s, then SIGTERM, `--grace`, SIGKILL; the rank decides the status |
+| a rank fails | the others may print for 2 s, then SIGTERM, `--grace`, SIGKILL; the rank decides the status |
 | a connection ends, and its host answers | mesh connects again and goes on where the output stopped |
 
-Everything below was measured by the programs that wrote it, on test hosts that are namespaces of one machine (network,
-processes, files of their own), each with a real sshd. Processes are counted from outside, in the hosts' PID namespaces,
-and not by asking mesh. Every rank prints lines that anybody can compute, and notes on its host how many they were, so
-that what the client's log files hold is compared to the byte.
+The programs that wrote the tables below have measured them, on test hosts with a real sshd each. The hosts are
+namespaces of one machine, with a network, processes and files of their own. Processes are counted from outside, in the
+hosts' PID namespaces, and not by asking mesh. Every rank prints lines that can be computed, and notes on its host how
+many. So the client's log files are compared to the byte.
 
-Two clients that start at once on the same 8 hosts (`tests/integration/test_lock.py`, with MESH_LOCK_ROUNDS=50, on
-2026-11-22): 50 times, one of them had all hosts and the other one ended with 75; where one of the two had the hosts in
-another order, both may have given way.
+Two clients started at once on the same 8 hosts, 50 times (`tests/integration/test_lock.py`, MESH_LOCK_ROUNDS=50, on
+2026-11-22). Each time one of them had all hosts, and the other ended with 75. If one of the two had the hosts in
+another order, both may have ended with 75.
 """
 PAGE = Page(
     DOCS / "reliability.md",
@@ -74,14 +74,15 @@ def matrix(results: Mapping[Cell, Result], seconds: float, user: str = "root") -
 Written by `inv dev.chaos --all{_option(user)} --write` on {today()}: {len(results)} runs on 4 hosts each,
 {seconds / 60:.0f} minutes, {good} as promised. Here {means}. Machine: {machine()}, shared with other work.
 
-The last columns say what ranks do, and count the processes that were left on all hosts once the time that the rule
-gives was over, with 1 s of grace and 2 s for the agents to leave (+ 5 s, for two busy cores and four hosts on them).
-"gone after": the slowest of the row, from the fault until no process was left, agents included. "output": `all`: every
-byte that the ranks had printed; `a beginning`: what had come before the client or the host was lost, without a gap, a
-line twice or a wrong byte; `less what was counted`: what is missing is what mesh counted as left out, to the byte.
-`--grace 1` everywhere; `--lease 6 --host-grace 6` where something is gone for good, else the defaults. Status -9: the
-client was killed. OpenSSH 9.2 times out only who it has nothing to tell: where ranks print, the suite ended those
-connections itself. A number in bold: not all was as promised.
+The heads of the last columns show what the ranks do. Below them stands the number of processes that were left on all
+hosts once the time of the rule was over. That time has 1 s of grace, 2 s for the agents to leave, and 5 s for four
+hosts on two busy cores. "gone after" is the slowest of the row, from the fault until no process was left, agents too.
+
+* Output `all`: every byte that the ranks had printed. `a beginning`: all up to the loss of client or host, without a
+  gap, a doubled line or a wrong byte. `less what was counted`: mesh counted each missing byte.
+* `--grace 1` everywhere. `--lease 6 --host-grace 6` if something is gone for good, else the defaults.
+* Status -9: the client was killed. A number in bold: not all was as promised.
+* OpenSSH 9.2 times out only idle connections. If ranks print, the suite ended those connections itself.
 
 {chr(10).join(rows)}
 {failed}"""
@@ -126,8 +127,8 @@ def schedules(first: int, verdicts: Sequence[tuple[Schedule, Verdict]], seconds:
 
 Written by `{command}` on {today()}: {len(verdicts)} runs on 4 hosts
 each, {seconds / 60:.0f} minutes, with the seeds {first} to {first + len(verdicts) - 1}. What each rank does is chosen
-at random, and so are one to three faults, their moments and their targets: {strikes} faults, less those that a run that
-had ended before did not meet. {ended} of the runs meet one that ends them, the others are only disturbed. Agent and
+at random, and so are one to three faults, their moments and targets. There were {strikes} faults; a run that ended
+early did not meet all of its own. {ended} of the runs meet one that ends them, the others are only disturbed. Agent and
 guardian are not killed together here. Here {means}. Machine: {machine()}, shared with other work.
 
 | | |

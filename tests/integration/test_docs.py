@@ -56,12 +56,14 @@ FAILED = re.compile(r"error: rank (\d+) .*failed first")
 # Lines of mesh about ranks that were still there after a failure.
 STOPPED = re.compile(r"\+ (==> stopping \d+ rank|       after it: |==> \d+/\d+ hosts? clean )")
 
+SLOW = re.compile(r"\+ ==> still connecting to ")  # on a busy machine
+
 
 def differences(expected: Sequence[str], found: Sequence[str]) -> list[str]:
     """Return what differs. After a failure the other ranks may have been stopped before they have printed all."""
     failed = next((match[1] for line in expected if (match := FAILED.match(line))), "")
     other = re.compile(rf"- \[(?!{failed}\])\d+\] ")
-    differing = unmatched(expected, found)
+    differing = [line for line in unmatched(expected, found) if not SLOW.match(line)]
     return [line for line in differing if not (failed and (other.match(line) or STOPPED.match(line)))]
 
 
@@ -251,20 +253,17 @@ def test_the_readme_is_short() -> None:
     assert len((REPOSITORY / "README.md").read_text().splitlines()) <= README_LINES
 
 
-GUIDES = "README CONTRIBUTING docs/README docs/clusters docs/project docs/running docs/detach docs/logs docs/hosts"
-GUIDES += " docs/stacks docs/ranks docs/tpu docs/mad docs/ci docs/ending docs/places docs/shell docs/coming-from"
-GUIDES += " docs/jobs docs/tasks docs/programs docs/kubernetes docs/launchpad docs/machines docs/buckets docs/notify"
-GUIDES += " docs/from-jobman docs/slurm docs/ui docs/repl docs/scale docs/again docs/replay docs/bisect docs/forward"
-GUIDES += " docs/from-tlaunch docs/debug"
-
-
-@pytest.mark.parametrize("name", [*GUIDES.split(), "docs/pods"])
-def test_no_sentence_is_long(name: str) -> None:
-    text = (REPOSITORY / f"{name}.md").read_text()
-    assert [one for one in sentences(text) if len(one.split()) > SENTENCE_WORDS] == []
-
-
 PAGES = sorted(str(path.relative_to(REPOSITORY)) for path in REPOSITORY.glob("docs/*.md"))
+# Made from docstrings and messages, and a page of measurements with its conditions.
+LONG_SENTENCES = {"docs/api.md", "docs/protocol.md", "docs/programs-performance.md"}
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", *(page for page in PAGES if page not in LONG_SENTENCES)]
+)
+def test_no_sentence_is_long(name: str) -> None:
+    text = (REPOSITORY / name).read_text()
+    assert [one for one in sentences(text) if len(one.split()) > SENTENCE_WORDS] == []
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", *PAGES])
@@ -314,6 +313,7 @@ def test_ranks_that_are_stopped_may_have_printed_less() -> None:
         "==> 2/2 hosts clean in 0.0 s: 1 rank ended, no process left",
     ]
     assert differences(expected, late) == []
+    assert differences(expected, ["==> still connecting to alpha, beta", *late]) == []
     assert differences(expected, [*late[1:], "[0] step", "more"]) == ["- [1] no data", "+ more"]
     assert differences(expected[:1], late[1:2]) == ["- [0] step", f"+ {late[1]}"]
 

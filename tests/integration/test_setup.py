@@ -141,7 +141,7 @@ def test_nothing_to_do(home: Home) -> None:
     commands(home)
     done = home.mesh("setup", "local:1")
     assert done.status == 0
-    assert "==> Setting up cluster 'local:1' (1 hosts)\n" in done.err
+    assert "==> Setting up cluster 'local:1' (1 host)\n" in done.err
     assert f"==> nothing to run: there are no commands: in {home.project}/mesh.yaml\n" in done.err
     assert "==> Cluster 'local:1' setup complete\n" in done.err
 

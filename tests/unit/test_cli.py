@@ -87,6 +87,52 @@ def test_help_fits_the_terminal(name: str, columns: str, monkeypatch: pytest.Mon
     assert not name or any(line.startswith("  ") and name in line for line in lines[-40:]), "an example"
 
 
+@pytest.mark.parametrize("name", ["run", "exec"])
+def test_the_short_help_fits_one_screen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = Parser(COMMANDS[name], is_short=True).format_help().splitlines()
+    assert len(lines) <= 32
+    options = "\n".join(lines).partition("Examples:")[0]
+    shown = set(re.findall(r"--[\w-]+", options))
+    assert {"--hosts", "--timeout", "--detach"} <= shown < {option.flag for option in options_of(name)}
+    assert lines[-1] == f"`mesh help {name}` shows all {len(options_of(name)) - 1} options."
+
+
+@pytest.mark.parametrize(("name", "word"), [("run", "CLUSTER"), ("stop", "RUN"), ("job show", "ID")])
+def test_the_help_explains_the_words_of_the_usage_line(name: str, word: str) -> None:
+    assert re.search(rf"^{word}: a", Parser(COMMANDS[name]).format_help(), re.MULTILINE)
+
+
+def test_the_overview_begins_with_the_commands_of_a_first_day() -> None:
+    first: dict[str, str] = {}
+    for command in COMMANDS.values():
+        first.setdefault(command.group, command.name)
+    assert list(first)[:4] == ["Run", "Runs", "Files", "Hosts"]
+    assert [first[group] for group in list(first)[:4]] == ["run", "ps", "push", "clusters"]
+
+
+MISTAKES = {
+    "no cluster": (["run", "python3", "train.py"], "no cluster was named", "mesh run local python3 train.py"),
+    "no cluster, dashes": (["run", "ls", "-l"], "unknown option -l", "if ls is the command: mesh run local ls -l"),
+    "only a file": (["run", "train.py"], "no cluster was named", "mesh run local python3 train.py"),
+    "one word": (["run", "local:2 uname -a"], "cluster and command are two words", "mesh run local:2 'uname -a'"),
+    "option too early": (["-q", "run", "local", "true"], "-q: options stand after run", "mesh run -q local true"),
+    "option of mpirun": (["run", "-np", "4", "local", "true"], "did you mean '--nproc'?", "mesh run [options]"),
+    "word elsewhere": (["statsu"], "it is called ps here", "mesh ps"),
+    "verb": (["job", "sumbit", "a.yaml"], "did you mean 'submit'?", "mesh job submit a.yaml"),
+    "pty and detach": (["run", "-d", "--pty", "local:1", "top"], "leave out --detach", "mesh run --pty pod COMMAND"),
+}
+
+
+@pytest.mark.parametrize(("words", "message", "hint"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_answered_with_the_line_to_type(home: Home, words: list[str], message: str, hint: str) -> None:
+    home.files(train__py="")
+    done = home.mesh(*words)
+    first, second = done.err.rstrip("\n").split("\n")
+    assert (done.status, first.startswith("error: "), message in first) == (2, True, True), done.err
+    assert second.strip().startswith(hint)
+
+
 def test_each_variable_of_the_table_is_read(tmp_path: Path) -> None:
     for option in TABLE:
         if option.variable and option.field:
@@ -321,10 +367,12 @@ def test_a_cluster_called_local_does_not_hide_the_built_in_one(home: Home) -> No
 
 def test_version_and_help(home: Home) -> None:
     assert home.mesh("--version").out == b"mesh 0.2.0\n"
+    assert home.mesh("--help", "stop").out.startswith(b"usage: mesh stop ")
     for words in ([], ["--help"], ["help"]):
         assert b"run         Run a command on every rank" in home.mesh(*words).out
     for words in (["run", "--help"], ["run", "--json", "-h"], ["help", "run"], ["run", "pod", "--help"]):
         assert home.mesh(*words).out.startswith(b"usage: mesh run [options] CLUSTER COMMAND [ARG ...]\n")
+        assert (b"--grace" in home.mesh(*words).out) == ("-h" not in words)
     for words in (["local"], ["--cluster", "local"], ["--cluster=local"]):
         assert home.mesh("run", *words, "sh", "-c", "echo $0", "--help").lines == ["[0] --help", "[1] --help"]
     assert home.mesh("run", "local:1", "-c", "echo $0", "--help").lines == ["[0] --help"]

@@ -18,7 +18,6 @@ import yaml
 from benchmarks import plots
 from tests import api_page, pictures
 from tests.conftest import REPOSITORY
-from tests.integration.test_docs import SENTENCE_WORDS, sentences
 from tests.site_hooks import OUTSIDE
 
 DOCS = REPOSITORY / "docs"
@@ -98,12 +97,6 @@ def test_each_claim_of_the_page_of_security_names_a_test() -> None:
     assert len(claims) > 20
     assert [row for row in claims if not re.search(r"`tests/[\w/]+\.py::test_\w+` \|$", row)] == []
     assert "docs/security.md" in (REPOSITORY / "SECURITY.md").read_text()
-
-
-@pytest.mark.parametrize("page", ["concepts", "evidence", "security", "terminal", "README"])
-def test_no_sentence_of_the_site_is_long(page: str) -> None:
-    text = (DOCS / f"{page}.md").read_text()
-    assert [one for one in sentences(text) if len(one.split()) > SENTENCE_WORDS] == []
 
 
 BROKEN = {

@@ -156,7 +156,7 @@ def jobs(login: Login, *, name: str = "", job: str = "", is_mine: bool = False) 
     if done.status:
         if any(words in done.error for words in NO_JOB):
             return []
-        raise MeshError(f"squeue: {words_of(done)}")
+        raise MeshError(f"squeue: {words_of(done)}", hint="scontrol ping")
     return parsed(done.out)
 
 
