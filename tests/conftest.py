@@ -35,6 +35,13 @@ HAS_FAILED = pytest.StashKey[bool]()
 PATIENCE = 60.0  # seconds for one mesh command; a test that needs more hangs
 
 
+def pytest_configure() -> None:
+    """Have programs begin with these signals at their default. What runs in the background of a shell ignores them."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)  # an ignored one stays ignored in programs, and this one does not
+
+
 def pytest_report_header() -> str:
     return f"agents run on Python {', '.join(pythons())}"
 
@@ -146,7 +153,10 @@ class Home:
         return [sys.executable, "-m", "mesh", *words]
 
     def popen(self, *words: str, **options: object) -> subprocess.Popen[bytes]:
-        """Start mesh, with SIGINT at its default: what runs in the background of a shell has it ignored."""
+        """Start mesh, with SIGINT at its default.
+
+        Without ``preexec_fn``, Python need not copy the tables of this process' memory, which has grown by all tests.
+        """
         settings: dict[str, object] = {
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
@@ -154,7 +164,6 @@ class Home:
             "cwd": self.project,
             "env": self.environ,
             "start_new_session": True,
-            "preexec_fn": _default_signals,
             **options,
         }
         return subprocess.Popen(self.argv(*words), **settings)  # type: ignore[call-overload, no-any-return]

@@ -87,15 +87,14 @@ class Desk:
     def processes(self, title: str = "mesh") -> list[int]:
         """Return the stewards and hands of this user."""
         found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            entry = Path("/proc", name)
+            with contextlib.suppress(OSError):
                 words = (entry / "cmdline").read_bytes()
-                environ = (entry / "environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            is_ours = f"HOME={self.home.path}".encode() in environ
-            if is_ours and words.startswith((b"mesh\0serve", b"mesh-hand")) and words.startswith(title.encode()):
-                found.append(int(entry.name))
+                if not words.startswith((b"mesh\0serve", b"mesh-hand")) or not words.startswith(title.encode()):
+                    continue
+                if f"HOME={self.home.path}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(name))
         return found
 
     def output(self, job: int) -> bytes:

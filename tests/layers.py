@@ -86,8 +86,9 @@ def violations(path: Path, source: str) -> Iterator[str]:
             yield f"{path}: {room} imports {name}"
     if room not in ("cli", "__main__") and not in_agent and place not in LEAVES:
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and (called := dotted(node.func)) in ("print", "sys.exit", "exit", "os._exit"):
-                yield f"{path}:{node.lineno}: {called}"
+            called = dotted(node.func) if isinstance(node, ast.Call) else ""
+            if called in ("print", "sys.exit", "exit", "os._exit"):
+                yield f"{path}:{getattr(node, "lineno", 0)}: {called}"
 
 
 def dotted(node: ast.AST) -> str:
