@@ -88,7 +88,7 @@ def violations(path: Path, source: str) -> Iterator[str]:
         for node in ast.walk(tree):
             called = dotted(node.func) if isinstance(node, ast.Call) else ""
             if called in ("print", "sys.exit", "exit", "os._exit"):
-                yield f"{path}:{getattr(node, "lineno", 0)}: {called}"
+                yield f"{path}:{getattr(node, 'lineno', 0)}: {called}"
 
 
 def dotted(node: ast.AST) -> str:
