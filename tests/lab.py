@@ -400,18 +400,26 @@ class Lab:
         login = (self.user, str(PLAIN_USER_ID))
         return self._spawn(*enter, *arguments, str(self.directory / "visible"), shared, *login)
 
-    def kill(self, host: TestHost) -> None:
-        """End a host without a goodbye, as if its machine were gone."""
-        assert host.process is not None
-        host.process.kill()
-        host.process.wait()
-        self._started.remove(host.process)
-        host.process = None
-        link = f" p{host.index}@"
-        # The kernel takes the cable away with the last process.
-        assert eventually(lambda: not Path(f"/proc/{host.pid}").exists())
-        assert eventually(lambda: link not in sh("nsenter", "-t", str(self.switch), "-n", "ip", "-o", "link"))
-        host.pid = 0
+    def kill(self, *hosts: TestHost) -> None:
+        """End hosts without a goodbye, as if their machines were gone."""
+        for host in hosts:
+            assert host.process is not None
+            host.process.kill()
+        for host in hosts:
+            assert host.process is not None
+            host.process.wait()
+            self._started.remove(host.process)
+            host.process = None
+            # The kernel takes the cable away with the last process.
+            assert eventually(lambda pid=host.pid: not Path(f"/proc/{pid}").exists())
+            host.pid = 0
+        links = [f" p{host.index}@" for host in hosts]
+
+        def are_gone() -> bool:
+            shown = sh("nsenter", "-t", str(self.switch), "-n", "ip", "-o", "link")
+            return not any(link in shown for link in links)
+
+        assert eventually(are_gone)
 
     def boot(self, host: TestHost) -> None:
         """Start a host that was killed, by the files in its directory."""
