@@ -76,7 +76,7 @@ class Desk:
         while not eventually(is_so, interval):
             shown, interval = self.show(job), COMMAND_INTERVAL_S
             assert time.monotonic() < deadline, shown
-        return {**found[0], "directory": str(self.place / str(job))}
+        return {**found[0], "directory": str(self.store.parent / str(job))}
 
     def end_jobs(self, within: float) -> str:
         """Stop the jobs that have not ended, and wait for their end; return the messages of the wait."""
