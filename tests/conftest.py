@@ -25,11 +25,21 @@ from tests.lab import SSHD, Lab, PlainLab, eventually
 from tests.pythons import pythons
 
 REPOSITORY = Path(__file__).parent.parent
+# Each module is compiled once: processes of tests would do so at every start, and each worker for all test files.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # On a machine with much to do, inputs come slowly.
 settings.register_profile("mesh", suppress_health_check=[HealthCheck.too_slow], deadline=None)
 settings.load_profile("mesh")
 HAS_FAILED = pytest.StashKey[bool]()
 PATIENCE = 60.0  # seconds for one mesh command; a test that needs more hangs
+
+
+def pytest_configure() -> None:
+    """Have programs begin with these signals at their default. What runs in the background of a shell ignores them."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)  # an ignored one stays ignored in programs, and this one does not
 
 
 def pytest_report_header() -> str:
@@ -143,7 +153,10 @@ class Home:
         return [sys.executable, "-m", "mesh", *words]
 
     def popen(self, *words: str, **options: object) -> subprocess.Popen[bytes]:
-        """Start mesh, with SIGINT at its default: what runs in the background of a shell has it ignored."""
+        """Start mesh, with SIGINT at its default.
+
+        Without ``preexec_fn``, Python need not copy the tables of this process' memory, which has grown by all tests.
+        """
         settings: dict[str, object] = {
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
@@ -151,7 +164,6 @@ class Home:
             "cwd": self.project,
             "env": self.environ,
             "start_new_session": True,
-            "preexec_fn": _default_signals,
             **options,
         }
         return subprocess.Popen(self.argv(*words), **settings)  # type: ignore[call-overload, no-any-return]
@@ -333,16 +345,32 @@ def plain_pod(home: Home, session_plain_lab: PlainLab) -> Home:
     return home
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Have one worker fill a directory that all workers of this run of the tests read; return it."""
+    place = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent
+    with (place / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / name).exists():
+            beside = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))
+            make(beside)
+            beside.rename(place / name)
+    return place / name
+
+
 @pytest.fixture(scope="session")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with uv and py-rattler, from PyPI. Without an index these tests are skipped."""
-    directory = tmp_path_factory.mktemp("tools")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(directory), "uv", "py-rattler"]
-    done = subprocess.run(pip, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"uv and py-rattler cannot be had: {done.stderr.splitlines()[-1]}")
-    directory.chmod(0o755)
-    return directory
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target"]
+
+    def install(directory: Path) -> None:
+        done = subprocess.run([*pip, directory, "uv", "py-rattler"], capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"uv and py-rattler cannot be had: {done.stderr.splitlines()[-1]}")
+        directory.chmod(0o755)
+
+    return made_once(tmp_path_factory, "tools", install)
 
 
 Run = Callable[..., Done]

@@ -17,7 +17,7 @@ from mesh.jobs.reading import FINAL, Selection, json_rows
 from tests.conftest import Home
 from tests.lab import eventually
 
-COMMAND_INTERVAL_S = 10.0  # between two commands while a test waits for a job
+FIRST_COMMAND_S, COMMAND_INTERVAL_S = 2.0, 10.0  # to the first command while a test waits for a job, and to the next
 SUBMITTED = re.compile(r"==> jobs? (\d+)")
 
 
@@ -64,14 +64,19 @@ class Desk:
         """Wait until the row of a job is as it should be; return it as `mesh job show --json` has it.
 
         Commands in a loop would take the processor from what is waited for. So the store's file is read, and a
-        command every COMMAND_INTERVAL_S starts a steward where none is left.
+        command once in a while starts a steward where none is left.
         """
-        deadline = time.monotonic() + within
-        while not holds(self.show(job)):
-            if eventually(lambda: any(map(holds, self.rows(job))), COMMAND_INTERVAL_S):
-                break
-            assert time.monotonic() < deadline, self.show(job)
-        return self.show(job)
+        deadline, interval = time.monotonic() + within, FIRST_COMMAND_S
+        found: list[dict[str, object]] = []
+
+        def is_so() -> bool:
+            found[:] = filter(holds, self.rows(job))
+            return bool(found)
+
+        while not eventually(is_so, interval):
+            shown, interval = self.show(job), COMMAND_INTERVAL_S
+            assert time.monotonic() < deadline, shown
+        return {**found[0], "directory": str(self.store.parent / str(job))}
 
     def end_jobs(self, within: float) -> str:
         """Stop the jobs that have not ended, and wait for their end; return the messages of the wait."""
@@ -87,15 +92,14 @@ class Desk:
     def processes(self, title: str = "mesh") -> list[int]:
         """Return the stewards and hands of this user."""
         found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            entry = Path("/proc", name)
+            with contextlib.suppress(OSError):
                 words = (entry / "cmdline").read_bytes()
-                environ = (entry / "environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            is_ours = f"HOME={self.home.path}".encode() in environ
-            if is_ours and words.startswith((b"mesh\0serve", b"mesh-hand")) and words.startswith(title.encode()):
-                found.append(int(entry.name))
+                if not words.startswith((b"mesh\0serve", b"mesh-hand")) or not words.startswith(title.encode()):
+                    continue
+                if f"HOME={self.home.path}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(name))
         return found
 
     def output(self, job: int) -> bytes:

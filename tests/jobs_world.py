@@ -7,7 +7,6 @@ processes that kill themselves, or each other, at the points that a plan names.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import random
@@ -28,12 +27,11 @@ from mesh.jobs.orders import Delete, Fetch, LookAtMachines, LookAtRun, Make, Sta
 from mesh.jobs.place import StorePlace
 from mesh.jobs.steward import Steward, StewardOptions
 from mesh.jobs.store import Decided, Store, open_store
+from tests.jobs_host import Host
 
 ROOT = "JOBS_WORLD"  # the variable with the world's directory
 PLAN = "JOBS_PLAN"  # JSON: who dies at which of its points, and the share of calls that fail
 LOOK_S = "JOBS_LOOK_S"  # seconds between two looks at a run
-CLIENT_DEATH_S = 0.3  # until a run ends by itself whose client was killed
-STEP_S = 0.05  # between two lines of a rank
 START_LIMIT_S = 20.0
 
 
@@ -69,102 +67,6 @@ class Plan:
             raise NoAnswer("no route to host")
 
 
-class Host:
-    """One host: a directory."""
-
-    def __init__(self, root: Path, name: str) -> None:
-        self.path = root / "hosts" / name
-        self.name = name
-
-    def make(self) -> None:
-        (self.path / "runs").mkdir(parents=True, exist_ok=True)
-
-    def record(self, run: str) -> dict[str, object] | None:
-        try:
-            return dict(json.loads((self.path / "runs" / f"{run}.json").read_text()))
-        except FileNotFoundError:
-            return None
-
-    def write(self, run: str, **facts: object) -> None:
-        path = self.path / "runs" / f"{run}.json"
-        beside = path.with_suffix(f".{os.getpid()}")
-        beside.write_text(json.dumps(facts))
-        beside.rename(path)
-
-    def forget(self, run: str) -> None:
-        (self.path / "runs" / f"{run}.json").unlink(missing_ok=True)
-
-    def note(self, **facts: object) -> None:
-        """Append what a rank does to the host's own file."""
-        with open(self.path / "ranks", "a") as file:
-            file.write(json.dumps({**facts, "time": time.monotonic()}) + "\n")
-
-    def notes(self) -> list[dict[str, object]]:
-        path = self.path / "ranks"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-# ---- the agent of a host, with one rank
-
-
-def agent(root: Path, name: str, run: str, job: str, schedule: str) -> None:
-    """Be the agent and the rank of a run on one host. Standard input is the client, standard output its answers."""
-    host = Host(root, name)
-    with open(host.path / "lock", "a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            print("busy", lock.read().strip(), flush=True)
-            return
-        lock.truncate(0)
-        lock.write(run)
-        lock.flush()
-        host.write(run, state="attached")
-        if not says("locked", "go"):
-            time.sleep(CLIENT_DEATH_S)
-            host.forget(run)
-            return
-        host.note(what="begin", run=run, job=job, pid=os.getpid())
-        try:
-            work(host, run, job, schedule)
-        finally:
-            host.note(what="end", run=run, job=job, pid=os.getpid())
-
-
-def says(word: str, answer: str) -> bool:
-    """Send a word to the client, and return True if the answer is the expected one."""
-    try:
-        print(word, flush=True)
-    except BrokenPipeError:  # it was killed
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - else Python complains at the end
-        return False
-    return not answer or sys.stdin.readline().strip() == answer
-
-
-def work(host: Host, run: str, job: str, schedule: str) -> None:
-    """Print lines until the schedule, the client's death, another host or a stop ends the rank."""
-    seconds, _, rest = schedule.partition(":")
-    steps = max(1, int(float(seconds) / STEP_S))
-    if not says("started", "leave"):
-        time.sleep(CLIENT_DEATH_S)
-        host.forget(run)
-        return
-    host.write(run, state="detached")
-    says("left", "")
-    with open(host.path / "runs" / f"{run}.out", "a") as output:
-        for step in range(steps):
-            output.write(f"{job} {host.name} {run} line {step}\n")
-            output.flush()
-            time.sleep(STEP_S)
-            if (host.path / "runs" / f"{run}.stop").exists():
-                host.write(run, state="ended", exit_code=143, cause="signal")
-                return
-        output.write(f"{job} {host.name} {run} last\n")
-    code = {"ok": 0, "lost": 76}.get(rest, int(rest) if rest.isdigit() else 1)
-    host.write(run, state="ended", exit_code=code, cause={0: "completed", 76: "lost"}.get(code, "rank"))
-
-
 # ---- hands
 
 
@@ -185,7 +87,7 @@ class ScriptedHands:
         self._plan.fail()
         words = request.job.spec.command.words
         schedule = words[min(order.attempt, len(words)) - 1]
-        argv = [sys.executable, "-m", "tests.jobs_world", "agent", str(self._root)]
+        argv = [sys.executable, "-m", "tests.jobs_host", str(self._root)]
         agents = [
             subprocess.Popen(
                 [*argv, host, order.run, str(request.job.id), schedule],
@@ -424,9 +326,7 @@ def overlaps(root: Path) -> Iterator[str]:
 if __name__ == "__main__":
     what, where = sys.argv[1], Path(sys.argv[2])
     os.environ.setdefault(ROOT, str(where))
-    if what == "agent":
-        agent(where, *sys.argv[3:7])
-    elif what == "hand":
+    if what == "hand":
         serve(ScriptedHands(where), ScriptedMaker(where))
     else:
         serve_world(where, *sys.argv[3:6])

@@ -25,6 +25,7 @@ from types import TracebackType
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 START = 20.0  # seconds that a host may take to start
 LOOK_INTERVAL_S, LONGEST_PAUSE_S = 0.02, 0.5  # between two looks of ``eventually``
+PAUSE_FACTOR = 3.0  # of the time that a look has taken
 PLAIN_USER_ID = 34567  # of whoever logs in but root; nobody here has it
 UNSHARE = ["unshare", "-n", "-m", "-p", "-u", "-i", "-f", "--kill-child", "--mount-proc", "sh"]
 # What begins empty on a host, so that a file found there was really sent.
@@ -81,13 +82,13 @@ trap 'exit 0' TERM
 while :; do sleep 2147483647 & wait $! || true; done
 """
 
-# As root, with the login shell and the places of a new host. -xdev: what is mounted there belongs to this machine.
-RESET = r"""
-sed -i 's|^\(root:.*:\)[^:]*$|\1/bin/bash|' /etc/passwd
-agents='/tmp/mesh-[0-9]*/.agent-*'
-find {home} /tmp -xdev -mindepth 1 -not -path "$agents" -delete 2>/dev/null || true
-find /tmp -maxdepth 1 -name 'mesh-*' -not -perm 700 -exec rm -rf {{}} +
+# Arguments of find, after the places that begin empty: the agent's versions stay, in a directory that is private.
+# -xdev: what is mounted there belongs to this machine.
+LEFT = r"""
+-xdev -mindepth 1 ( -not -path /tmp/mesh-[0-9]*/.agent-* -delete ,
+-path /tmp/mesh-* -not -path /tmp/mesh-*/* -not -perm 700 -exec rm -rf {} + )
 """
+LOGIN_SHELL = "/bin/bash"
 
 SSHD_CONFIG = """\
 PasswordAuthentication no
@@ -111,8 +112,8 @@ def sh(*argv: str, text: str | None = None, check: bool = True) -> str:
 def eventually(condition: object, within: float = 30.0) -> bool:
     """Return True if a condition becomes true in time.
 
-    Looks every 20 ms. A look that takes longer, as a command does, is followed by a pause of its own length, so that it
-    leaves the processor to what is waited for.
+    Looks every 20 ms. A look that takes long, as a command does, is followed by a longer pause, so that it leaves the
+    processor to what is waited for.
     """
     assert callable(condition)
     deadline = time.monotonic() + within
@@ -122,7 +123,7 @@ def eventually(condition: object, within: float = 30.0) -> bool:
             return True
         if time.monotonic() > deadline:
             return False
-        time.sleep(min(LONGEST_PAUSE_S, max(LOOK_INTERVAL_S, time.monotonic() - began)))
+        time.sleep(min(LONGEST_PAUSE_S, max(LOOK_INTERVAL_S, PAUSE_FACTOR * (time.monotonic() - began))))
 
 
 def make_key(path: Path, comment: str, passphrase: str = "") -> None:
@@ -169,17 +170,17 @@ def processes_in(pids: str, network: str = "") -> Iterator[tuple[int, str]]:
 
     Zombies, and processes that have given back their memory, are left out.
     """
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if os.readlink(entry / "ns/pid") != pids:
-                    continue
-                if network and os.readlink(entry / "ns/net") != network:
-                    continue
-                if all(state_of(thread) in "ZX" for thread in (entry / "task").iterdir()):
-                    continue
-                os.readlink(entry / "exe")  # there is none then
-                yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    for name in filter(str.isdigit, os.listdir("/proc")):  # pathlib would take most of the time of many tests
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{name}/ns/pid") != pids:
+                continue
+            if network and os.readlink(f"/proc/{name}/ns/net") != network:
+                continue
+            entry = Path("/proc", name)
+            if all(state_of(thread) in "ZX" for thread in (entry / "task").iterdir()):
+                continue
+            os.readlink(entry / "exe")  # there is none then
+            yield int(name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
 
 def is_agent(command: str) -> bool:
@@ -200,6 +201,7 @@ class TestHost:
         self.process: subprocess.Popen[bytes] | None = None
         self.pid = 0  # of its init, here
         self.reaper = 0  # of the first process of its PID namespace, which another host may share
+        self.shell = LOGIN_SHELL  # of root
 
     def run(self, *argv: str, check: bool = True, text: str | None = None) -> str:
         """Run a command there, without SSH; return what it printed."""
@@ -242,7 +244,9 @@ class TestHost:
 
     def set_shell(self, shell: str) -> None:
         """Change root's login shell."""
-        self.run("sed", "-i", rf"s|^\(root:.*:\)[^:]*$|\1{shell}|", "/etc/passwd")
+        if shell != self.shell:
+            self.run("sed", "-i", rf"s|^\(root:.*:\)[^:]*$|\1{shell}|", "/etc/passwd")
+            self.shell = shell
 
     def new_host_key(self) -> None:
         """As if the machine had been made anew."""
@@ -318,7 +322,8 @@ class Lab:
         self.in_switch("ip", "-batch", "-", text="".join(f"link set p{host.index} up\n" for host in self.hosts))
         for host in self.hosts:
             self.end_all(host)
-            host.script(RESET.format(home=host.home))
+            host.set_shell(LOGIN_SHELL)
+            host.run("find", host.home, "/tmp", *LEFT.split(), check=False)
 
     def end_all(self, host: TestHost) -> None:
         """Kill everything on a host but init and the sshd that listens."""
@@ -395,18 +400,26 @@ class Lab:
         login = (self.user, str(PLAIN_USER_ID))
         return self._spawn(*enter, *arguments, str(self.directory / "visible"), shared, *login)
 
-    def kill(self, host: TestHost) -> None:
-        """End a host without a goodbye, as if its machine were gone."""
-        assert host.process is not None
-        host.process.kill()
-        host.process.wait()
-        self._started.remove(host.process)
-        host.process = None
-        link = f" p{host.index}@"
-        # The kernel takes the cable away with the last process.
-        assert eventually(lambda: not Path(f"/proc/{host.pid}").exists())
-        assert eventually(lambda: link not in sh("nsenter", "-t", str(self.switch), "-n", "ip", "-o", "link"))
-        host.pid = 0
+    def kill(self, *hosts: TestHost) -> None:
+        """End hosts without a goodbye, as if their machines were gone."""
+        for host in hosts:
+            assert host.process is not None
+            host.process.kill()
+        for host in hosts:
+            assert host.process is not None
+            host.process.wait()
+            self._started.remove(host.process)
+            host.process = None
+            # The kernel takes the cable away with the last process.
+            assert eventually(lambda pid=host.pid: not Path(f"/proc/{pid}").exists())
+            host.pid = 0
+        links = [f" p{host.index}@" for host in hosts]
+
+        def are_gone() -> bool:
+            shown = sh("nsenter", "-t", str(self.switch), "-n", "ip", "-o", "link")
+            return not any(link in shown for link in links)
+
+        assert eventually(are_gone)
 
     def boot(self, host: TestHost) -> None:
         """Start a host that was killed, by the files in its directory."""

@@ -1,6 +1,6 @@
 """The Pythons of this machine that an agent can run on; ``python -m tests.pythons`` prints their versions.
 
-MESH_TEST_PYTHON=3.8 has every test of an agent run on that version alone.
+MESH_TEST_PYTHON=3.8 has every test of an agent run on that version alone, as ``.ci/run`` does for each version.
 """
 
 from __future__ import annotations
@@ -29,6 +29,13 @@ def pythons() -> dict[str, str]:
             found.setdefault(version, path)
     only = os.environ.get("MESH_TEST_PYTHON")
     return {only: found[only]} if only else found
+
+
+def outermost() -> dict[str, str]:
+    """Return the oldest and the newest one, for tests of an agent that ``.ci/run`` repeats on each."""
+    found = pythons()
+    in_order = sorted(found, key=lambda version: tuple(map(int, version.split("."))))
+    return {version: found[version] for version in dict.fromkeys((in_order[0], in_order[-1]))}
 
 
 if __name__ == "__main__":

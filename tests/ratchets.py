@@ -47,6 +47,17 @@ class Module:
         return ast.parse(self.text)
 
     @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the tree, which most counters read."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def texts(self) -> list[tuple[str, int, str]]:
+        """The kind, the line and the text of all that people read."""
+        kinds = {"docstring": docstrings, "comment": comments, "message": messages}
+        return [(kind, line, text) for kind, read in kinds.items() for line, text in read(self)]
+
+    @cached_property
     def name(self) -> str:
         parts = self.path.relative_to(ROOT.parent).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -71,13 +82,13 @@ def modules(root: Path = ROOT) -> dict[str, Module]:
 
 
 def functions(module: Module) -> Iterator[Function]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
 
 def docstrings(module: Module) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
@@ -107,8 +118,8 @@ def comments(module: Module) -> Iterator[tuple[int, str]]:
 
 def messages(module: Module) -> Iterator[tuple[int, str]]:
     """String constants that look like text for people, docstrings left out."""
-    known = {id(node.value) for node in ast.walk(module.tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(module.tree):
+    known = {id(node.value) for node in module.nodes if isinstance(node, ast.Expr)}
+    for node in module.nodes:
         is_text = isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in known
         if is_text and len(node.value.split()) >= MESSAGE_WORDS:
             yield node.lineno, node.value
@@ -117,19 +128,17 @@ def messages(module: Module) -> Iterator[tuple[int, str]]:
 def hidden_actors(all_modules: Modules) -> Iterator[str]:
     """Docstrings, comments and messages that begin with a word that hides the actor."""
     for module in all_modules.values():
-        for kind, texts in (("docstring", docstrings), ("comment", comments), ("message", messages)):
-            for line, text in texts(module):
-                if HIDES_THE_ACTOR.match(text):
-                    yield module.at(line, f"{kind} {text.splitlines()[0][:80]!r}")
+        for kind, line, text in module.texts:
+            if HIDES_THE_ACTOR.match(text):
+                yield module.at(line, f"{kind} {text.splitlines()[0][:80]!r}")
 
 
 def peoples_verbs(all_modules: Modules) -> Iterator[str]:
     """Docstrings, comments and messages in which a machine tells, says, hears or knows."""
     for module in all_modules.values():
-        for kind, texts in (("docstring", docstrings), ("comment", comments), ("message", messages)):
-            for line, text in texts(module):
-                if found := VERBS_OF_PEOPLE.search(text):
-                    yield module.at(line, f"{kind}: {found.group()!r} in {text.splitlines()[0][:70]!r}")
+        for kind, line, text in module.texts:
+            if found := VERBS_OF_PEOPLE.search(text):
+                yield module.at(line, f"{kind}: {found.group()!r} in {text.splitlines()[0][:70]!r}")
 
 
 def constants_without_subject(all_modules: Modules) -> Iterator[str]:
@@ -168,7 +177,7 @@ def public_functions(all_modules: Modules) -> set[tuple[str, str]]:
     """Functions that users call from Python: (module, name) of all that ``mesh.api`` exports, and ``multihost``."""
     api = all_modules.get("mesh.api")
     found = set()
-    for node in ast.walk(api.tree) if api else ():
+    for node in api.nodes if api else ():
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {(node.module, alias.name) for alias in node.names}
     return found | {("mesh.compat.maxtext", "multihost")}  # its parameters are the flags of MaxText's runner
@@ -193,7 +202,7 @@ def imports(module: Module, all_modules: Modules) -> set[str]:
     """The modules of mesh that one imports, also under TYPE_CHECKING and inside functions."""
     found = set()
     package = module.name if module.is_package else module.name.rpartition(".")[0]
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -255,7 +264,7 @@ def strongly_connected(graph: Mapping[str, set[str]]) -> list[set[str]]:
 def modules_in_strings(all_modules: Modules) -> Iterator[str]:
     """Names of our modules in strings, which hide an import from every check."""
     for module in all_modules.values():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
             if "." in text and text in all_modules:
                 yield module.at(node, text)
@@ -263,7 +272,7 @@ def modules_in_strings(all_modules: Modules) -> Iterator[str]:
 
 def anys(all_modules: Modules) -> Iterator[str]:
     for module in all_modules.values():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Name) and node.id == "Any":
                 yield module.at(node)
 
@@ -280,7 +289,7 @@ def anys_near_the_wire(all_modules: Modules) -> Iterator[str]:
 def computed_attributes(all_modules: Modules) -> Iterator[str]:
     """Attributes found by a name that is made at run time, as a dispatch by the type of a message would."""
     for module in _near_the_wire(all_modules).values():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             match node:
                 case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(), *_]):
                     pass

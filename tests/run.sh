@@ -43,6 +43,19 @@ extras=dev,docs
 [ "${MESH_TEST_JAX:-1}" = 0 ] || extras+=,jax
 [ "${MESH_TEST_TORCH:-1}" = 0 ] || extras+=,torch
 environment "$extras"
+
+# Each process of pytest reads all tests. They are compiled before, and not once in each of them.
+unset PYTHONDONTWRITEBYTECODE
+halves=(tests/integration "tests/unit tests/agent tests/chaos mesh benchmarks")
+if ! compgen -G "tests/unit/__pycache__/*-pytest-*.pyc" >/dev/null; then
+    say "compiling the tests"
+    for half in "${halves[@]}"; do
+        # shellcheck disable=SC2086
+        .venv/bin/python -m pytest -qq --collect-only $half >/dev/null 2>&1 &
+    done
+    wait
+fi
+
 say "running the tests"
-# Most tests wait for what takes its time: five at a time, each process with test hosts of its own.
-exec .venv/bin/python -m pytest -n 5 --dist worksteal "$@"
+# Most tests wait for what takes its time: seven at a time, each process with test hosts of its own.
+exec .venv/bin/python -m pytest -n 7 --dist worksteal "$@"

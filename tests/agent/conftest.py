@@ -1,4 +1,4 @@
-"""Real agents in real subprocesses, on each Python that is found here."""
+"""Real agents in real subprocesses, on the oldest and the newest Python that is found here."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ from mesh.remote.callbacks import Callbacks
 from mesh.remote.session import Session
 from tests.firsts import finds, first_request, prepare_request
 from tests.lab import eventually
-from tests.pythons import pythons
+from tests.pythons import outermost, pythons
 
 HOST = Host(name="here", address="127.0.0.1")
 
 
 PYTHONS = pythons()
+OUTERMOST = outermost()
 
 
 class Run:
@@ -127,9 +128,9 @@ class Run:
 Open = Callable[..., Run]
 
 
-@pytest.fixture(params=PYTHONS)
+@pytest.fixture(params=OUTERMOST)
 def python(request: pytest.FixtureRequest) -> str:
-    return PYTHONS[request.param]
+    return OUTERMOST[request.param]
 
 
 @pytest.fixture

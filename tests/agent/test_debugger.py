@@ -16,7 +16,7 @@ from mesh.agent.ask import handlers
 from mesh.agent.forward import attaching, debugging
 from mesh.agent.forward.inside import OWNER_VARIABLE, STOP_SIGNAL, VARIABLE
 from tests.lab import eventually
-from tests.pythons import pythons
+from tests.pythons import outermost, pythons
 
 PROGRAM = """\
 import subprocess, sys, time
@@ -105,7 +105,7 @@ def ask(client: socket.socket, line: str) -> str:
     return read(client)
 
 
-@pytest.mark.parametrize("python", pythons().values(), ids=pythons())
+@pytest.mark.parametrize("python", outermost().values(), ids=outermost())
 def test_a_rank_stops_at_a_breakpoint_on_request_and_at_its_last_exception(python: str, place: Path) -> None:
     rank = Rank(python, place)
     try:

@@ -35,7 +35,7 @@ from mesh.remote.blob import start_command
 from mesh.remote.callbacks import Callbacks
 from mesh.remote.following import Following
 from mesh.remote.handover import Handovers
-from tests.agent.conftest import HOST, PYTHONS, Open, Run
+from tests.agent.conftest import HOST, OUTERMOST, Open, Run
 from tests.firsts import first_request
 from tests.lab import eventually, state_of
 
@@ -100,22 +100,22 @@ def tape(remote_dir: Path) -> Path:
 SCRIPT = "printf before; read line; printf after; exit 3"
 
 
-@pytest.mark.parametrize("version", PYTHONS)
+@pytest.mark.parametrize("version", OUTERMOST)
 def test_a_run_goes_on_without_its_client_and_tells_all_to_those_that_come_back(
     opener: Open, come: Come, version: str
 ) -> None:
-    run = opener(PYTHONS[version])
+    run = opener(OUTERMOST[version])
     run.prepare()
     run.start("sh", "-c", SCRIPT, stdin=True)
     run.until(Output)
     run.session.stdin(0, b"go on\n")
     leave(run)
-    first = come(python=PYTHONS[version])
+    first = come(python=OUTERMOST[version])
     ended = first.until(Exited)
     assert isinstance(ended, Exited)
     first.until(Gone)
     assert (ended.code, first.printed()) == (3, b"beforeafter")
-    late = come({(0, Stream.STDOUT): len("before")}, python=PYTHONS[version])
+    late = come({(0, Stream.STDOUT): len("before")}, python=OUTERMOST[version])
     late.until(Gone)
     assert late.printed() == b"after"
     kinds = [type(event) for event in late.events if isinstance(event, Started | Exited | Gone)]

@@ -13,6 +13,7 @@ from tests.browser import LOOKS, Tab, browser
 from tests.conftest import Home
 from tests.desk import Desk, desk_of
 from tests.kubecluster.cluster import USER, Cluster
+from tests.tpuemulator.client import Emulator, emulator
 
 
 @pytest.fixture
@@ -35,6 +36,13 @@ def pod_desk(pod: Home) -> Iterator[Desk]:
     """The same with four hosts of their own."""
     with desk_of(pod) as desk:
         yield desk
+
+
+@pytest.fixture(scope="session")
+def session_emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """The stand-in for the TPU API, with six hosts behind its addresses."""
+    with emulator(tmp_path_factory.mktemp("tpu"), "--lab", "6") as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

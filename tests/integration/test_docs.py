@@ -196,6 +196,7 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> FirstRun:
     home = new_home(tmp_path_factory.mktemp("first"))
     clone = make_clone(home.project / "clone")
     environ = {name: value for name, value in home.environ.items() if not name.startswith("PYTHON")}
+    environ["PIP_NO_COMPILE"] = "1"  # modules are compiled when they are imported
     argv = ["bash", "examples/first-run.sh"]
     return clone, subprocess.run(argv, cwd=clone, env=environ, capture_output=True, text=True, timeout=300, check=False)
 

@@ -16,6 +16,7 @@ from mesh.core.module import Conda, Python
 from mesh.modules.conda import CondaEnvironment
 from mesh.modules.python import PythonEnvironment
 from tests import conda
+from tests.full import times
 from tests.steps import Ended, Place, check, prepare, run, start, tree, undo
 from tests.wheels import write_wheel
 
@@ -154,7 +155,7 @@ def test_kills_of_the_real_tools_are_repaired(place: Place, tool: str) -> None:
     seed = random.randrange(1 << 32)
     print("seed", seed)  # pytest shows it when the test fails
     chance = random.Random(seed)
-    for _ in range(20 if tool == "uv" else 5):
+    for _ in range(times(6, full=20) if tool == "uv" else times(2, full=5)):
         process = start(step.apply, place)
         time.sleep(chance.random() * (0.6 if tool == "uv" else 4.0))
         os.killpg(process.pid, signal.SIGKILL)

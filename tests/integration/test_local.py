@@ -23,10 +23,10 @@ PIECES = st.sampled_from(
 WORDS = st.lists(
     st.lists(PIECES | st.binary(max_size=4), max_size=5).map(lambda parts: b"".join(parts).replace(b"\0", b"")),
     min_size=1,
-    max_size=8,
+    max_size=24,
 )
 EFFORT = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

@@ -52,19 +52,31 @@ def test_wheel_and_sdist_have_every_module_and_the_version(dist: Path) -> None:
         assert modules <= {name.partition("/")[2] for name in archive.getnames()}
 
 
+@pytest.fixture(scope="module")
+def environ() -> dict[str, str]:
+    """The variables of somebody who installs mesh. Modules are compiled when they are imported."""
+    names = ("PYTHON", "VIRTUAL_ENV", "MESH")
+    return {**{name: value for name, value in os.environ.items() if not name.startswith(names)}, "PIP_NO_COMPILE": "1"}
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory, environ: dict[str, str]) -> Path:
+    """A virtual environment with pipx, if the index has it."""
+    directory = tmp_path_factory.mktemp("tools")
+    subprocess.run([sys.executable, "-m", "venv", directory], check=True)
+    run([f"{directory}/bin/pip", "install", "-q", "pipx"], directory, environ)
+    return directory
+
+
 @pytest.mark.parametrize("what", ["wheel", "clone"])
-def test_it_runs_in_a_fresh_home(dist: Path, tmp_path: Path, what: str) -> None:
+def test_it_runs_in_a_fresh_home(dist: Path, tools: Path, environ: dict[str, str], tmp_path: Path, what: str) -> None:
     """pipx installs it, a clone as in the README; where the index has no pipx, pip in a virtual environment does."""
     (wheel,) = dist.glob("*.whl")
     installed, directory = (str(wheel), tmp_path) if what == "wheel" else (".", make_clone(tmp_path / "clone"))
-    home, tools = tmp_path / "home", tmp_path / "tools"
+    home = tmp_path / "home"
     home.mkdir()
-    environ = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "MESH"))
-    }
-    subprocess.run([sys.executable, "-m", "venv", tools], check=True)
-    has_pipx = run([f"{tools}/bin/pip", "install", "-q", "pipx"], tmp_path, environ).returncode == 0
-    environ |= {"HOME": str(home), "PIPX_HOME": str(home / "pipx"), "PIPX_BIN_DIR": str(home / "bin")}
+    has_pipx = (tools / "bin/pipx").exists()
+    environ = {**environ, "HOME": str(home), "PIPX_HOME": str(home / "pipx"), "PIPX_BIN_DIR": str(home / "bin")}
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
         environ.pop(name, None)
     if has_pipx:
@@ -72,8 +84,10 @@ def test_it_runs_in_a_fresh_home(dist: Path, tmp_path: Path, what: str) -> None:
         done = run([f"{tools}/bin/pipx", "install", installed], directory, environ)
     else:
         print("no pipx: installed by pip")
-        program = tools / "bin/mesh"
-        done = run([f"{tools}/bin/pip", "install", "-q", installed], directory, environ)
+        own = tmp_path / "own"
+        subprocess.run([sys.executable, "-m", "venv", own], check=True)
+        program = own / "bin/mesh"
+        done = run([f"{own}/bin/pip", "install", "-q", installed], directory, environ)
     if done.returncode and not has_pipx:
         pytest.skip(f"no package index: {done.stderr[-200:]}")
     assert done.returncode == 0, done.stderr

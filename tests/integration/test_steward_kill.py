@@ -122,7 +122,7 @@ class Life:
 
     def is_over(self) -> bool:
         """Return True once every job has ended."""
-        return all(job.state.is_final for job in self.store.jobs())
+        return not self.store.jobs(active_only=True)
 
     def found(self) -> list[Job]:
         """Return the jobs as the store has them."""

@@ -16,17 +16,16 @@ from tests.conftest import Home
 from tests.desk import Desk, desk_of
 from tests.lab import eventually
 from tests.tpu_steward import steward
-from tests.tpuemulator.client import ZONES, Emulator, double, emulator
+from tests.tpuemulator.client import ZONES, Emulator, double
 
 pytestmark = pytest.mark.root
 WITHIN_S = 180.0
 PLACE = "echo $MESH_ATTEMPT $RANK of $WORLD_SIZE slice $SLICE_ID worker $WORKER_ID"
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    with emulator(tmp_path_factory.mktemp("tpu"), "--lab", "6") as found:
-        yield found
+@pytest.fixture
+def running(session_emulator: Emulator) -> Emulator:
+    return session_emulator
 
 
 @pytest.fixture

@@ -106,9 +106,8 @@ def check(name: str, text: str) -> None:
 
 
 @pytest.mark.skipif(TMUX is None, reason="needs tmux")
-@pytest.mark.parametrize("columns", [80, 120])
-@pytest.mark.parametrize("colours", [False, True])
-def test_mistakes_on_a_terminal(home: Home, columns: int, colours: bool) -> None:
+@pytest.mark.parametrize(("colours", "columns"), [(False, 80), (True, 120)])
+def test_mistakes_on_a_terminal(home: Home, colours: bool, columns: int) -> None:
     """The terminal wraps long lines, and they are compared whole: the messages are the same at any width."""
     home.clusters(CLUSTERS)
     home.files(train__py="print('hi')\n", empty__yaml="")

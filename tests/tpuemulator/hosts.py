@@ -105,9 +105,7 @@ class LabHosts:
     def begin(self) -> None:
         """Make the pool, with no machine in it."""
         self.lab.__enter__()
-        self._is_up, self._free = set(range(self._count)), []
-        for number in range(self._count):
-            self.down(number, "")
+        self.lab.kill(*self.lab.hosts)
 
     def take(self, count: int) -> list[int] | None:
         if len(self._free) < count:
