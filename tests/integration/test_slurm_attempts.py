@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import REPOSITORY, Home
-from tests.integration.test_slurm import PATIENT_S, SLEEP, all_gone, described, logged, sleepers
+from tests.integration.test_slurm import PATIENT_S, SLEEP, all_gone, described, logged
 from tests.lab import eventually
 from tests.slurmcluster import NODES, SlurmCluster, is_installed
 
@@ -20,9 +20,9 @@ pytestmark = [
     pytest.mark.sshd,
     pytest.mark.skipif(not is_installed(), reason="needs slurmctld, slurmd, slurm-client and munge"),
 ]
-SEEN = 'echo "$MESH_RUN_ID ${MESH_ATTEMPT:-0}" >>seen-$RANK'
-FIRST_FAILS = f'{SEEN}; [ "$MESH_ATTEMPT" ] || exit 7; echo attempt $MESH_ATTEMPT; exec {SLEEP}'
-SECOND_ENDS = f'{SEEN}; [ "$MESH_ATTEMPT" ] || exec {SLEEP}'
+SEEN = 'echo "$MESH_RUN_ID $MESH_ATTEMPT" >>seen-$RANK'
+FIRST_FAILS = f'{SEEN}; [ $MESH_ATTEMPT = 1 ] || exit 7; echo attempt $MESH_ATTEMPT; exec {SLEEP}'
+SECOND_ENDS = f'{SEEN}; [ $MESH_ATTEMPT = 1 ] || exec {SLEEP}'
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_the_next_attempt_follows_a_failure_and_is_found_and_stopped_by_the_run(
     words = ("run", "-d", "--grace", "1", "--retries", "3", "--retry-on", "7", "big", "sh", "-c", FIRST_FAILS)
     run = home.mesh(*words, within=PATIENT_S)
     assert run.status == 0, run.err
-    assert eventually(lambda: len(sleepers(shared)) == NODES, PATIENT_S), (record(shared), shared.run("squeue", "-l"))
+    assert eventually(lambda: len(seen(shared)) == 2, PATIENT_S), (record(shared), shared.run("squeue", "-l"))
     first, second, *_ = record(shared)["runs"]
     assert seen(shared) == [f"{first} 0", f"{second} 1"]
     assert len(shared.jobs()) == 2  # the one of this attempt, and the next one
@@ -91,7 +91,7 @@ def test_the_next_attempt_follows_the_death_of_a_holder_and_its_end_is_the_last_
 ) -> None:
     words = ("run", "-d", "--grace", "1", "--retries", "3", "big", "sh", "-c", SECOND_ENDS)
     assert home.mesh(*words, within=PATIENT_S).status == 0
-    assert eventually(lambda: len(sleepers(shared)) == NODES, PATIENT_S)
+    assert eventually(lambda: len(seen(shared)) == 1, PATIENT_S)
     job, *_ = sorted(shared.jobs(), key=int)
     shared.run("scancel", "--signal=KILL", "--batch", job)
     assert eventually(lambda: len(seen(shared)) == 2, PATIENT_S), (record(shared), shared.run("squeue", "-l"))

@@ -135,8 +135,9 @@ class Desk:
         self._ask("forget", name=record.name)
 
     def _ask(self, verb: str, **given: object) -> object:
-        order = json.dumps({"home": self._home, "do": verb, "with": given}).encode()
-        done = self._login.run([self._python, "-I", "-S", "-c", DESK.read_text()], order)
+        order = json.dumps({"home": self._home, "do": verb, "with": given})
+        text = f"{DESK.read_text()}\n\ncarry_out({order!r})\n"
+        done = self._login.run([self._python, "-I", "-S", "-c", render.START_FROM_STDIN], text.encode())
         try:
             return msgspec.json.decode(done.out.encode())
         except msgspec.MsgspecError:

@@ -1,7 +1,7 @@
 """Program on a login node that reads and writes the files of a run's attempts, below mesh's directory there.
 
-``attempts.py`` sends it as text, and one order as JSON to its standard input: its method, and the arguments of that. It
-writes a line of JSON. The holder of an allocation reads the same files. It needs Python 3.8.
+``attempts.py`` sends it as text, with a call at the end that has one order: a method, and its arguments. It writes a
+line of JSON. The holder of an allocation reads the same files. It needs Python 3.8.
 """
 
 from __future__ import annotations
@@ -114,12 +114,7 @@ def _read(path: str) -> Record | None:
     return found
 
 
-def main() -> None:
-    """Carry out one order."""
-    order = json.loads(sys.stdin.read())
-    desk = Desk(order["home"])
-    sys.stdout.write(json.dumps(getattr(desk, order["do"])(**order["with"])) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+def carry_out(order: str) -> None:
+    """Carry out an order, which is JSON, and write the answer."""
+    given = json.loads(order)
+    sys.stdout.write(json.dumps(getattr(Desk(given["home"]), given["do"])(**given["with"])) + "\n")
