@@ -103,13 +103,16 @@ def _check_free(desk: Desk, name: str) -> None:
 
 
 def newest_attempt(run: str, name: str, clusters_file: str) -> str:
-    """Return the attempt of a run that is there now, or was the last one. name: of its cluster. Raises MeshError."""
+    """Return the attempt of a run that is there now, or was the last one. Raises MeshError.
+
+    run: its first attempt, else it is the answer; name: of its cluster
+    """
     found = cluster_file(clusters_file).clusters.get(name)
     if found is None or not is_requeued(found):
         return run
     with _desk(found) as (desk, _):
         record = desk.find(run=run)
-    return record.attempts[-1].run if record and record.attempts else run
+    return record.attempts[-1].run if record and record.attempts and record.runs[0] == run else run
 
 
 class Stopping:
@@ -217,14 +220,14 @@ def _planned(cluster: Cluster, spec: RunSpec, options: Options) -> Planned:
     masked = {name: secrets.json(begin[name]) for name in ("about", "owner", "plan")}
     plan = {**made, "begin": {**begin, **masked}, "start_timeout": 120.0}
     rules = spec.rules
-    grace = rules.grace if math.isfinite(rules.grace) else 0.0
+    silence = sum(one for one in (rules.host_grace, rules.grace) if math.isfinite(one))
     return Planned(
         plan=plan,
         runs=ids_of(spec.run, options.retries),
         statuses=tuple(options.retry_on or (EXIT_LOST,)),
         ranks=ranks_of(plan),
         remote_dir=cluster.remote_dir,
-        patience=rules.host_grace + grace + GRACE_MARGIN_S,
+        patience=silence + GRACE_MARGIN_S,
         key=_key(0.0),
         program=pack(),
     )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import REPOSITORY, Home
-from tests.integration.test_slurm import PATIENT_S, SLEEP, all_gone, described, logged
+from tests.integration.test_slurm import PATIENT_S, SLEEP, all_gone, described, logged, sleepers
 from tests.lab import eventually
 from tests.slurmcluster import NODES, SlurmCluster, is_installed
 
@@ -21,8 +21,8 @@ pytestmark = [
     pytest.mark.skipif(not is_installed(), reason="needs slurmctld, slurmd, slurm-client and munge"),
 ]
 SEEN = 'echo "$MESH_RUN_ID $MESH_ATTEMPT" >>seen-$RANK'
-FIRST_FAILS = f'{SEEN}; [ $MESH_ATTEMPT = 1 ] || exit 7; echo attempt $MESH_ATTEMPT; exec {SLEEP}'
-SECOND_ENDS = f'{SEEN}; [ $MESH_ATTEMPT = 1 ] || exec {SLEEP}'
+FIRST_FAILS = f"{SEEN}; [ $MESH_ATTEMPT = 1 ] || exit 7; echo attempt $MESH_ATTEMPT; exec {SLEEP}"
+SECOND_ENDS = f"{SEEN}; [ $MESH_ATTEMPT = 1 ] || exec {SLEEP}"
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +60,14 @@ def seen(shared: SlurmCluster) -> list[str]:
     ]
 
 
+def plans(shared: SlurmCluster) -> list[str]:
+    """Return what there is of attempts beside their record."""
+    return [place.name for place in desk(shared).iterdir() if not place.name.endswith(".json")]
+
+
 def is_over(shared: SlurmCluster) -> bool:
     """Return True once neither a job nor a process is left, and of the attempts only the record."""
-    left = [place.name for place in desk(shared).iterdir() if not place.name.endswith(".json")]
-    return not shared.jobs() and not left and all_gone(shared)
+    return not shared.jobs() and not plans(shared) and all_gone(shared)
 
 
 def test_the_next_attempt_follows_a_failure_and_is_found_and_stopped_by_the_run(
@@ -75,15 +79,14 @@ def test_the_next_attempt_follows_a_failure_and_is_found_and_stopped_by_the_run(
     assert eventually(lambda: len(seen(shared)) == 2, PATIENT_S), (record(shared), shared.run("squeue", "-l"))
     first, second, *_ = record(shared)["runs"]
     assert seen(shared) == [f"{first} 0", f"{second} 1"]
-    assert len(shared.jobs()) == 2  # the one of this attempt, and the next one
+    assert len(shared.jobs()) == 3  # the one of this attempt, and the next ones
     assert second in home.mesh("ps", "big", within=PATIENT_S).out.decode()
     assert logged(home, [f"[{rank}] attempt 1" for rank in range(NODES)])
     done = home.mesh("stop", first, within=PATIENT_S)
     assert (done.status, second in done.out.decode() + done.err) == (0, True), done.err
-    assert eventually(lambda: is_over(shared), PATIENT_S), shared.run("squeue", "-l")
-    assert record(shared)["is_over"]
-    assert record(shared)["attempts"][0]["status"] == 7
-    assert len(seen(shared)) == 2
+    assert (shared.run("squeue", "-h", "-t", "PENDING", "-o", "%i"), plans(shared)) == ("", [])
+    assert not sleepers(shared)
+    assert (record(shared)["is_over"], record(shared)["attempts"][0]["status"], len(seen(shared))) == (True, 7, 2)
 
 
 def test_the_next_attempt_follows_the_death_of_a_holder_and_its_end_is_the_last_one(

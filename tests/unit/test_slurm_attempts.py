@@ -116,7 +116,8 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    for name, printed in (("sbatch", "101"), ("scancel", ""), ("squeue", "101")):
+    count = f"$((100 + $(grep -c ^sbatch {tmp_path}/asked)))"
+    for name, printed in (("sbatch", count), ("scancel", ""), ("squeue", "101")):
         program = tmp_path / "bin" / name
         program.parent.mkdir(exist_ok=True)
         program.write_text(
@@ -131,18 +132,19 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     found.board.close()
 
 
-SUBMITTED, CANCELLED = "sbatch --parsable --dependency=afterany:100", "scancel --quiet 101"
+SUBMITTED = [f"sbatch --parsable --dependency=afterany:{job}" for job in (100, 101)]
+CANCELLED = "scancel --quiet 102 101"
 
 
 def test_the_next_job_waits_before_the_first_attempt_begins(site: Site) -> None:
-    assert site.leave() == {"job": "101", "problem": ""}
-    assert site.commands() == [SUBMITTED]
-    assert (site.home / "scripts").read_text() == 'main({"attempt": 1})'
+    assert site.leave() == {"problem": ""}
+    assert site.commands() == SUBMITTED
+    assert (site.home / "scripts").read_text() == 'main({"attempt": 1})main({"attempt": 2})'
     assert stat.S_IMODE(site.place.stat().st_mode) == 0o700
     assert {stat.S_IMODE(one.stat().st_mode) for one in site.place.iterdir()} == {0o600}
     assert site.record() == {
         "cluster": "big", "runs": RUNS, "attempts": [{"run": RUNS[0], "job": "100", "status": None}],
-        "next": "101", "is_over": False,
+        "waiting": ["101", "102"], "is_over": False,
     }  # fmt: skip
 
 
@@ -159,7 +161,7 @@ def run_first(site: Site, *messages: dict[str, Any]) -> str:
 
 def test_success_leaves_nothing_but_the_record(site: Site) -> None:
     assert run_first(site, STARTED, exited(2.0), GONE) == ""
-    assert site.commands() == [SUBMITTED, CANCELLED]
+    assert site.commands() == [*SUBMITTED, CANCELLED]
     assert not site.place.exists()
     assert (site.record()["is_over"], site.record()["attempts"][0]["status"]) == (True, 0)
     assert site.holder.look(site.board, "unused") == "unused"  # the allocation is there for other commands
@@ -169,7 +171,7 @@ def test_a_failure_ends_the_allocation_for_the_next_attempt(site: Site) -> None:
     assert run_first(site, STARTED, FAILED, exited(4.0, 143), GONE) == (
         "the next attempt follows, as this one ended with 76"
     )
-    assert site.commands() == [SUBMITTED]
+    assert site.commands() == SUBMITTED
 
 
 def test_a_failure_that_its_client_has_seen_ends_the_allocation_as_well(site: Site) -> None:
@@ -188,7 +190,7 @@ def test_no_allocation_ends_for_a_job_that_was_cancelled_by_hand(site: Site) -> 
 def test_a_client_that_never_begins_leaves_nothing(site: Site) -> None:
     site.leave()
     assert site.holder.look(site.board, "unused") == "unused"
-    assert site.commands() == [SUBMITTED, CANCELLED]
+    assert site.commands() == [*SUBMITTED, CANCELLED]
     assert not site.place.exists()
 
 
@@ -197,7 +199,7 @@ def test_a_stop_cancels_the_next_job(site: Site) -> None:
     site.board.note_busy("n0", True)
     Desk(str(site.home)).stop(NAME)
     site.holder.look(site.board, "")
-    assert site.commands() == [SUBMITTED, CANCELLED]
+    assert site.commands() == [*SUBMITTED, CANCELLED]
     site.journal(RUNS[0], 0, STARTED, {"type": "stopped", "time": 3.0}, exited(4.0, 143), GONE)
     site.board.note_busy("n0", False)
     assert site.holder.look(site.board, "") == ""
@@ -209,12 +211,10 @@ def test_the_holder_after_one_that_was_killed_judges_its_attempt(site: Site) -> 
     site.journal(RUNS[0], 0, STARTED)
     second = Attempts("101", str(site.home), NAME, 1)
     assert second.enter(["n0"]) == ""
-    assert site.commands() == [SUBMITTED, "sbatch --parsable --dependency=afterany:101"]
-    assert (site.home / "scripts").read_text().endswith('main({"attempt": 2})')
+    assert site.commands() == SUBMITTED  # there is no fourth attempt
     assert [one["status"] for one in site.record()["attempts"]] == [76, None]
     third = Attempts("102", str(site.home), NAME, 2)
     assert third.enter(["n0"]) == ""  # the second has not begun
-    assert len(site.commands()) == 2  # there is no fourth
     assert [one["run"] for one in site.record()["attempts"]] == RUNS
 
 
@@ -225,9 +225,28 @@ def test_the_holder_after_one_that_was_killed_begins_nothing_after_a_last_end(
     site.leave()
     site.journal(RUNS[0], 0, *messages)
     assert Attempts("101", str(site.home), NAME, 1).enter(["n0"]).startswith("nobody has used it")
-    assert site.commands()[-1] == CANCELLED
+    assert site.commands()[-1] == "scancel --quiet 102"
     assert not site.place.exists()
     assert Attempts("102", str(site.home), NAME, 2).enter(["n0"]).startswith("nobody has used it")
+
+
+@pytest.mark.parametrize(("end", "begins"), [((exited(2.0), GONE), False), ((FAILED, GONE), True)])
+def test_a_holder_that_died_before_it_did_anything_is_passed_over(
+    site: Site, end: tuple[dict[str, Any], ...], begins: bool
+) -> None:
+    site.leave()
+    site.journal(RUNS[0], 0, STARTED, *end)
+    assert (Attempts("102", str(site.home), NAME, 2).enter(["n0"]) == "") is begins
+    assert site.place.exists() is begins
+
+
+def test_an_attempt_is_taken_on_by_one_job_alone(site: Site) -> None:
+    site.leave()
+    site.journal(RUNS[0], 0, STARTED, FAILED, GONE)
+    assert Attempts("101", str(site.home), NAME, 1).enter(["n0"]) == ""
+    assert Attempts("109", str(site.home), NAME, 1).enter(["n0"]) != ""
+    assert site.commands() == SUBMITTED
+    assert site.place.exists()
 
 
 def test_the_files_of_a_client_that_nobody_answers_are_withdrawn(site: Site) -> None:

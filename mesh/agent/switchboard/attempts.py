@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 PREFIX = "attempts-"  # of the directory, and of the record beside it, which stays
 WORDS, PLAN, PROGRAM, SCRIPT = "given.json", "plan.json", "program.zip", "script"
 TAKEN = "taken.json"  # the answer of the first holder
+CLAIM = "claim-"  # with the number of an attempt: a job has taken it on
 STOP, REPORTED = "stop", "first.json"  # of a client: there is no next attempt; the status of the first one
+JOBS_AHEAD = 2  # that wait: one may be killed before it has submitted another one
 LOOK_INTERVAL_S = 1.0
-READ_INTERVAL_S = 5.0  # between two looks at the journals
+READ_INTERVAL_S = 2.0  # between two looks at the journals
 QUIET_S = 4.0  # without an agent on any node, which reports every 2 s
 LEAVE_LIMIT_S = 20.0  # for clients to leave an allocation that ends for its next attempt
 BEGIN_LIMIT_S = 60.0  # for the programs on the nodes to read their files
@@ -48,7 +50,7 @@ class Attempts:
         self._job, self._home = job, os.path.join(os.path.expanduser(home), "slurm")
         self._name, self._attempt = name, attempt
         self._given: Header = {}  # the words of the client; {}: there are none
-        self._next = ""  # the job of the next attempt
+        self._waiting: List[str] = []  # the jobs of the next attempts, each of which waits for the one before
         self._is_starting = False  # nodes are waited for
         self._ends = ""  # why the allocation is to end now; "": it is not
         self._reason, self._reason_at = "", 0.0  # the same, once clients have left
@@ -76,29 +78,48 @@ class Attempts:
         if not self._load():
             return
         self._was_busy, self._stop_at = False, float("inf")
+        self._waiting = []
         problem = self._submit()
         if problem:
+            self._cancel_waiting()
             self._given = {}
         else:
             self._note_begin()
-        _write(os.path.join(self._place, TAKEN), {"job": self._next, "problem": problem})
+        _write(os.path.join(self._place, TAKEN), {"problem": problem})
 
     # ---- a later attempt
 
     def enter(self, nodes: Sequence[str]) -> str:
         """Submit the next job, and judge the attempt before. Return why there is nothing to begin; "": there is."""
         self._nodes = list(nodes)
-        if not self._load():
+        if not self._load() or not self._claim():
             return f"{NOTHING}: its run has ended"
+        listed = self._record().get("waiting", [])
+        self._waiting = listed[listed.index(self._job) + 1 :] if self._job in listed else []
         self._submit()
-        judged = self._last_words(self._attempt - 1)
-        self._note_end(self._attempt - 1, judged)
-        if self._is_stopped() or not is_tried_again(judged, self._given["statuses"], attempt=self._attempt - 1):
+        last = self._last_begun()
+        judged = self._last_words(last)
+        self._note_end(last, judged)
+        if self._is_stopped() or not is_tried_again(judged, self._given["statuses"], attempt=last):
             self._finish()
             return f"{NOTHING}: its run has ended"
         self._note_begin()
         self._is_starting, self._limit = True, time.monotonic() + START_LIMIT_S
         return ""
+
+    def _claim(self) -> bool:
+        """Return True for the first job of an attempt: one that was killed may have submitted another one unnoticed."""
+        try:
+            path = os.path.join(self._place, f"{CLAIM}{self._attempt}")
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except OSError:
+            return False
+        return True
+
+    def _last_begun(self) -> int:
+        """Return the number of the last attempt that has begun: a holder may die before it does anything."""
+        begun = (one for one in range(self._attempt - 1, 0, -1) if self._judged(one).has_begun)
+        return next(begun, 0)
 
     def _last_words(self, attempt: int) -> Judged:
         """Wait until each host of an attempt has reported its end: an agent may outlive its allocation for a time."""
@@ -164,7 +185,7 @@ class Attempts:
         self._was_busy = self._was_busy or is_busy
         is_quiet = now > self._busy_at + QUIET_S
         if self._is_stopped():
-            self._cancel_next()
+            self._cancel_waiting()
             self._stop_at = min(self._stop_at, now + float(self._given["patience"]))
             if is_quiet or now > self._stop_at:
                 self._ends = "" if is_quiet else "its run was stopped"
@@ -210,38 +231,38 @@ class Attempts:
         """Return True if the job of the next attempt waits; it may have been cancelled by hand."""
         if self._is_last or self._is_stopped():
             return False
-        if not self._next and self._submit():
-            return False
-        return self._is_there(self._next)
+        self._submit()
+        return bool(self._waiting) and self._is_there(self._waiting[0])
 
     # ---- Slurm
 
     def _submit(self) -> str:
-        """Submit the job of the next attempt, if there is one; return why it was not."""
-        number = self._attempt + 1
-        if self._is_last:
-            return ""
-        try:
-            with open(os.path.join(self._place, SCRIPT)) as file:
-                text = file.read()
-        except OSError as error:
-            return str(error)
-        script = text.replace(RENEWED.format(1), RENEWED.format(number), 1)
-        words = [*self._given["submit"], f"--dependency=afterany:{self._job}"]
-        status, out = _run(words, script.encode("utf-8", "surrogateescape"))
-        if status:
-            return f"sbatch: {out.strip() or status}"
-        self._next = out.strip().partition(";")[0]
+        """Submit the jobs of the next attempts that are missing; return why one was not, or ""."""
+        for number in range(self._attempt + 1 + len(self._waiting), len(self._given["runs"])):
+            if len(self._waiting) >= JOBS_AHEAD:
+                break
+            try:
+                with open(os.path.join(self._place, SCRIPT)) as file:
+                    text = file.read()
+            except OSError as error:
+                return str(error)
+            script = text.replace(RENEWED.format(1), RENEWED.format(number), 1)
+            before = self._waiting[-1] if self._waiting else self._job
+            words = [*self._given["submit"], f"--dependency=afterany:{before}"]
+            status, out = _run(words, script.encode("utf-8", "surrogateescape"))
+            if status:
+                return f"sbatch: {out.strip() or status}"
+            self._waiting.append(out.strip().partition(";")[0])
         return ""
 
-    def _cancel_next(self) -> None:
-        """Cancel the job of the next attempt, which waits for this one."""
-        if self._next:
-            for attempt in range(TRIES):
-                time.sleep(TRY_PAUSE_S if attempt else 0.0)
-                if not _run(["scancel", "--quiet", self._next])[0] or not self._is_there(self._next):
-                    break
-            self._next = ""
+    def _cancel_waiting(self) -> None:
+        """Cancel the jobs of the next attempts, the last one first."""
+        for attempt in range(TRIES if self._waiting else 0):
+            time.sleep(TRY_PAUSE_S if attempt else 0.0)
+            status, _ = _run(["scancel", "--quiet", *reversed(self._waiting)])
+            if not status or not any(map(self._is_there, self._waiting)):
+                break
+        self._waiting = []
 
     def _is_there(self, job: str) -> bool:
         """Return True unless Slurm has no such job any more."""
@@ -286,10 +307,10 @@ class Attempts:
         return found
 
     def _note_begin(self) -> None:
-        """Write down that an attempt is this job's, and which job has the next one."""
+        """Write down that an attempt is this job's, and which jobs have the next ones."""
         record = self._record()
         entry = {"run": self._given["runs"][self._attempt], "job": self._job, "status": None}
-        record.update(attempts=[*record["attempts"], entry], next=self._next, is_over=False)
+        record.update(attempts=[*record["attempts"], entry], waiting=self._waiting, is_over=False)
         _write(self._place + ".json", record)
 
     def _note_end(self, attempt: int, judged: Judged) -> None:
@@ -302,10 +323,10 @@ class Attempts:
     def _finish(self) -> None:
         """Note that no other attempt follows, and remove all that the attempts needed."""
         record = self._record()
-        record.update(next="", is_over=True)
+        record.update(waiting=[], is_over=True)
         if record["attempts"]:
             _write(self._place + ".json", record)
-        self._cancel_next()
+        self._cancel_waiting()
         shutil.rmtree(self._place, ignore_errors=True)
         self._given, self._is_starting, self._is_bare = {}, False, False
 

@@ -39,13 +39,13 @@ class AttemptsRecord(Struct, frozen=True, kw_only=True):
     cluster: str
     runs: tuple[str, ...]  # the ids of all that there may be
     attempts: tuple[Attempt, ...]  # those that there were
-    next: str = ""  # the job that waits for the end of the last one
+    waiting: tuple[str, ...] = ()  # the jobs of the next ones
     is_over: bool = False
 
     @property
     def jobs(self) -> tuple[str, ...]:
         """Return the jobs that may be there."""
-        return (*(one.job for one in self.attempts[-1:]), *((self.next,) if self.next else ()))
+        return (*(one.job for one in self.attempts[-1:]), *self.waiting)
 
 
 class Planned(Struct, frozen=True, kw_only=True):
@@ -114,16 +114,16 @@ class Desk:
         return msgspec.convert(found, AttemptsRecord | None)
 
     def stop(self, record: AttemptsRecord) -> None:
-        """Have no other attempt begin, and cancel the job that waits. Raises MeshError."""
+        """Have no other attempt begin, and cancel the jobs that wait. Raises MeshError."""
         self._ask("stop", name=record.name)
         self.cancel(record)
 
     def cancel(self, record: AttemptsRecord) -> None:
-        """Cancel the job that waits for the end of the last attempt. Raises MeshError."""
-        if record.next:
-            done = commands.ask(self._login, ["scancel", "--quiet", record.next])
+        """Cancel the jobs that wait for the end of the last attempt. Raises MeshError."""
+        if record.waiting:
+            done = commands.ask(self._login, ["scancel", "--quiet", *reversed(record.waiting)])
             if done.status and not any(words in done.error for words in commands.NO_JOB):
-                hint = f"scancel {record.next}"
+                hint = f"scancel {' '.join(record.waiting)}"
                 raise MeshError(f"{record.cluster}: {hint}: {commands.words_of(done)}", hint=hint)
 
     def is_held(self, record: AttemptsRecord) -> bool:

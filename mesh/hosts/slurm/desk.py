@@ -90,7 +90,7 @@ class Desk:
         record = _read(path)
         if record and not record["is_over"]:
             with open(path + ".new", "w") as file:
-                json.dump({**record, "next": "", "is_over": True}, file)
+                json.dump({**record, "waiting": [], "is_over": True}, file)
             os.rename(path + ".new", path)
 
     def _prune(self) -> None:

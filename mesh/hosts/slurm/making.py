@@ -82,7 +82,8 @@ class Maker:
         self._sweep(known, {one.job for one in found})
         usable = [one for one in found if one.is_waiting or (one.is_living and not one.is_ending)]
         # The job of a run's next attempt waits for the end of another one.
-        return max(usable, key=lambda one: (not one.is_next, found.index(one)), default=None)
+        own = [one for one in usable if not one.is_next]
+        return own[-1] if own else usable[0] if usable else None
 
     def _sweep(self, known: Sequence[AllocationRecord], listed: Container[str]) -> None:
         """Remove the records of this cluster's allocations that have ended. listed: the jobs that Slurm lists"""
