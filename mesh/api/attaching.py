@@ -16,6 +16,7 @@ from mesh.api.choosing import usable_project
 from mesh.api.detached import DetachedRun, Place, find_detached, known, prepared, with_hosts, with_moves
 from mesh.api.inquiries import FoundRun, ask, find_run, told_failures
 from mesh.api.meant import run_meant
+from mesh.api.newest import present_attempt
 from mesh.api.noderesults import fetch_results
 from mesh.api.records import find_record
 from mesh.api.replaying import logs
@@ -70,7 +71,7 @@ def attach(
     if begin not in FROM:
         raise UsageError(f"--from: expected {', '.join(FROM)}, found {begin!r}")
     showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, look=look)
-    run, cluster = run_meant(run, cluster, clusters_file)
+    run, cluster = present_attempt(*run_meant(run, cluster, clusters_file), clusters_file)
     record = None if cluster and run == LAST else find_record(run)
     if record is not None and record.state is State.ENDED and not record.lacks_output:
         return _ended(record, showing, begin)

@@ -89,9 +89,16 @@ def run(
     def start(attempt: int) -> RunResult:
         found, spec = _run_spec(command, cluster, options, clusters_file, is_quiet=quiet or look.terse)
         listener = Listener(on_event) if on_event else None
+        if options.detach and options.retries:
+            from mesh.api import slurmattempts
+
+            first = lambda own: _run(found, own, showing, options, listener)  # noqa: E731
+            return slurmattempts.start(found, spec, options, first, report)
         return _run(found, retrying.with_attempt(spec, attempt), showing, options, listener)
 
     retrying.check_retries(options, cluster, clusters_file, os.environ)
+    if options.detach:  # what follows is not started from here
+        return start(0)
     return retrying.attempts(start, options, report)
 
 

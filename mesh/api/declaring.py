@@ -68,7 +68,7 @@ def job_text(
         remote_dir=render.REMOTE_DIR,
         slices=(source.nodes // source.slices,) * slices,
     )
-    plan = {**plan_of(spec, placed, made.root_name), "start_timeout": source.start_timeout}
+    plan = {**plan_of(spec, placed, f"Kubernetes, {made.root_name}"), "start_timeout": source.start_timeout}
     declared = Declared(made=made, plan=plan, kind=kind, slices=max(1, slices), retries=retries)
     return yaml_of(job.job_objects(declared))
 

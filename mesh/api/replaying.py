@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from mesh.api.detached import DetachedRun, find_detached, known
 from mesh.api.fetching import Fetch, fetch
 from mesh.api.meant import run_meant
+from mesh.api.newest import present_attempt
 from mesh.api.records import find_record, list_records
 from mesh.app.screen import Showing, style_of
 from mesh.core.amounts import told_bytes
@@ -74,7 +75,8 @@ def logs(
     pattern = _pattern(grep)
     begin = 0.0 if since is None else time.time() - since
     with contextlib.closing(_Hosts(clusters_file, local=local, lasting=follow)) as hosts:
-        record = _named(*run_meant(run, cluster, clusters_file), hosts)
+        meant = run_meant(run, cluster, clusters_file)
+        record = _named(*(meant if local else present_attempt(*meant, clusters_file)), hosts)
         chosen = _chosen(record, ranks, output)
         replay = Replay(record, streams=_streams(record, stderr, prerun), ranks=chosen, since=begin)
         # prerun has a stream and a place on the screen of its own while a run is on; here it was asked for.

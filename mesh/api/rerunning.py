@@ -149,6 +149,7 @@ def spec_with(found: Replayable, directory: Path, env: Mapping[str, str]) -> tup
         as_is=True,
         keep_tree=True,
         detach=False,
+        retries=0,
         rules=replace(spec.rules, pty=False, debug=False),
         tags=(*spec.tags, f"{REPLAYED}{record.run}"),
         secrets=tuple(sorted({*then.secrets, *secrets} & values.keys())),

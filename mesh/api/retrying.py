@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from mesh.api.choosing import named_clusters
+from mesh.api.choosing import cluster_file, named_clusters
 from mesh.config.settings import Options
+from mesh.config.slurm import is_requeued
 from mesh.core.errors import UsageError
 from mesh.core.outcome import EXIT_LOST, Cause
 from mesh.core.run import RunSpec
 from mesh.rundir.results import RunResult
 
 RETRY_STATUSES = (EXIT_LOST,)
-REQUEUES: frozenset[str] = frozenset()  # backends whose hosts start the next attempt of a detached run by themselves
 
 
 def check_retries(options: Options, selector: str, clusters_file: str, environ: Mapping[str, str]) -> None:
@@ -29,8 +29,18 @@ def check_retries(options: Options, selector: str, clusters_file: str, environ: 
     if options.stdin != "none":
         text = "--retries: standard input cannot be read again, and a further attempt would get only the rest of it"
         raise UsageError(text, hint="leave out -i or --stdin")
-    if options.detach and not all(one.backend in REQUEUES for one in named_clusters(selector, clusters_file)):
-        raise UsageError("--retries starts each attempt from here, and --detach leaves", hint="mesh job submit")
+    if options.detach:
+        named = named_clusters(selector, clusters_file)
+        if len(named) != 1 or not is_requeued(named[0]):
+            raise UsageError("--retries starts each attempt from here, and --detach leaves", hint="mesh job submit")
+
+
+def has_requeued(clusters_file: str) -> bool:
+    """Return True if there is such a cluster; a file with errors counts as one without."""
+    try:
+        return any(map(is_requeued, cluster_file(clusters_file).clusters.values()))
+    except UsageError:
+        return False
 
 
 def refuse_retries(options: Options, what: str) -> None:

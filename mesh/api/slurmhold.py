@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from mesh.api.holding import check_idle
+from mesh.api.slurmattempts import forget_attempts, forget_files
 from mesh.backends.slurm.records import AllocationRecords
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
@@ -53,6 +54,7 @@ def down_allocation(cluster: Cluster, notify: Notify, *, is_forced: bool = False
     try:
         job = maker.job()
         if job is None:
+            forget_files(cluster)
             records = AllocationRecords(os.environ)
             for record in records.read():
                 if record.cluster == cluster.name and record.is_ours:
@@ -62,7 +64,9 @@ def down_allocation(cluster: Cluster, notify: Notify, *, is_forced: bool = False
         maker.check_ours(job)
         if not is_forced and job.is_living and job.address:
             check_idle(with_nodes(cluster, job, maker.record(job)))
+        forget_attempts(cluster)
         maker.cancel_and_wait(job.job)
+        forget_files(cluster)
     finally:
         login.close()
     notify(f"{cluster.name}: job {job.job} is cancelled")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import secrets
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -12,14 +14,18 @@ from mesh.api.attaching import ask_some, require_agents
 from mesh.api.fetching import fetch_end
 from mesh.api.inquiries import DEFAULTS, STOP_TIMEOUT_S, FoundRun, ask, clusters_of, find_run, told_failures
 from mesh.api.records import find_record
+from mesh.api.retrying import has_requeued
 from mesh.config.settings import Options
 from mesh.core.cluster import Placement
-from mesh.core.errors import MeshError, UsageError
+from mesh.core.errors import MeshError, NoHosts, UsageError
 from mesh.core.ranks import choose_ranks, told_ranks
 from mesh.engine.question import Question
 from mesh.protocol.questions import Restart, Stop
 from mesh.protocol.replies import NewProcess, NewProcesses, Stopped
 from mesh.rundir.records import State
+
+if TYPE_CHECKING:
+    from mesh.api.slurmattempts import Stopping
 
 GRACE_S = 10.0  # of a run that this machine has no record of
 HOST_GRACE_MARGIN_S = 30.0  # beyond the grace, until a host that ends a run counts as lost
@@ -50,6 +56,11 @@ def stop(
         raise UsageError(
             "expected a run", hint="`mesh ps` lists them; mesh stop RUN, or mesh stop --all --cluster CLUSTER"
         )
+    if run and has_requeued(clusters_file):
+        from mesh.api.slurmattempts import Stopping
+
+        if (slurm := Stopping(run, cluster, clusters_file)).run:
+            return _stop_attempts(slurm, options, clusters_file)
     if every:
         where = FoundRun(
             run="", clusters=tuple(clusters_of(cluster, options, clusters_file, [])), problems=(), record=None
@@ -63,6 +74,18 @@ def stop(
     for one in sorted({*stopped, *([where.run] if where.run else [])}):
         _note_end(one, clusters_file)
     return tuple(sorted(stopped))
+
+
+def _stop_attempts(slurm: Stopping, options: Options, clusters_file: str) -> tuple[str, ...]:
+    """End a run that Slurm tries again; return the attempts that were ended. Raises MeshError."""
+    stopped: set[str] = set()
+    with contextlib.suppress(NoHosts):  # no attempt has an allocation now
+        where = find_run(slurm.run, slurm.cluster, options, clusters_file)
+        stopped = stop_found(where, options.grace)
+    slurm.end()
+    if stopped:
+        _note_end(slurm.run, clusters_file)
+    return tuple(sorted({*stopped, slurm.run}))
 
 
 def stop_found(where: FoundRun, grace: float | None = None) -> set[str]:

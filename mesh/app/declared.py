@@ -43,10 +43,13 @@ def without_values(spec: RunSpec, names: Sequence[str]) -> RunSpec:
     return replace(spec, groups=tuple(groups))
 
 
-def plan_of(spec: RunSpec, cluster: Cluster, job: str) -> Mapping[str, object]:
+def plan_of(
+    spec: RunSpec, cluster: Cluster, place: str, *, meeting_port: int = MEETING_PORT, limit: int = PLAN_BYTES
+) -> Mapping[str, object]:
     """Return the plan of a run on the pods of a job. Raises UsageError if an object of Kubernetes cannot hold it.
 
-    spec: with places for secret values; cluster: with ``declared_hosts``; job: its name, for people
+    spec: with places for secret values; cluster: with ``declared_hosts``; place: what begins it, for people
+    meeting_port: of the first pod, where the others connect; limit: bytes that the plan may have
     """
     port = spec.master_port or MASTER_PORT
     spec = replace(spec, run=RUN, detach=True, master_port=port)
@@ -78,22 +81,22 @@ def plan_of(spec: RunSpec, cluster: Cluster, job: str) -> Mapping[str, object]:
     )
     plan = {
         "format": FORMAT_VERSION,
-        "port": MEETING_PORT,
+        "port": meeting_port,
         "python": cluster.python,
         "nodes": placement.count,
         "per_slice": placement.count // max(1, slices),
         "host_grace": spec.rules.host_grace,
         "introduce": placement.count > 1 and not spec.rules.keep_going,
         "interface": cluster.interface,
-        "begin": _begin(spec, cluster, placement, ports, job),
+        "begin": _begin(spec, cluster, placement, ports, place),
         "prepare": _header(prepare),
         "env": common,
         "pods": pods,
     }
     size = len(json.dumps(plan))
-    if size > PLAN_BYTES:
+    if size > limit:
         raise UsageError(
-            f"{cluster.name}: the plan of {placement.count} pods has {size} bytes, and a ConfigMap takes {PLAN_BYTES}",
+            f"{cluster.name}: the plan of {placement.count} pods has {size} bytes, and a ConfigMap takes {limit}",
             hint="a declared job has room for some hundreds of pods with a short command",
         )
     return plan
@@ -111,10 +114,10 @@ def _rank(spec: RunSpec, placement: Placement, rank: int) -> RankStart:
 
 
 def _begin(
-    spec: RunSpec, cluster: Cluster, placement: Placement, ports: Sequence[int], job: str
+    spec: RunSpec, cluster: Cluster, placement: Placement, ports: Sequence[int], place: str
 ) -> Mapping[str, object]:
     """Return the first request to each agent, without what its pod sets."""
-    made = {"machine": f"Kubernetes, {job}", "boot": "", "start": "", "pid": None, "since": 0.0}
+    made = {"machine": place, "boot": "", "start": "", "pid": None, "since": 0.0}
     owner = {**owner_of(spec, cluster), **made}
     rules = {name: getattr(spec.rules, name) for name in type(spec.rules).__struct_fields__ if name in Begin.FIELDS}
     begin = Begin(

@@ -31,7 +31,7 @@ RETRIES = Option(
     ("run",),
     ENDS,
     "N",
-    "try again up to N times, each time as a run of its own",
+    "try again up to N times, each time as a run of its own; with -d on allocations of Slurm only",
     read_retries,
     0,
     field="retries",

@@ -99,6 +99,12 @@ class MadeAllocation(Source, frozen=True, kw_only=True):
         return int(self.request.get("nodes", "0"))
 
 
+def is_requeued(cluster: Cluster) -> bool:
+    """Return True if an allocation can begin the next attempt of a detached run by itself."""
+    source = cluster.source
+    return isinstance(source, MadeAllocation) and not (source.is_by_ssh or source.local)
+
+
 def built_in(name: str) -> Allocation:
     """Return the allocation of ``slurm:JOB``, or of ``slurm:`` for the job that this process is in. Raises UsageError.
 

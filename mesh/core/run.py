@@ -204,6 +204,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     ready_timeout: Seconds = DEFAULT_READY_TIMEOUT  # for all nodes of a program to be ready; 0: none
     program: str = ""  # the id of a program, which its nodes expect of their callers
     keep_results: bool = False  # write what nodes return to the run directory
+    retries: Annotated[int, Meta(ge=0)] = 0  # attempts that the scheduler of its hosts may start after this one
     tied: str = ""  # why the run ends with its client, so that no host can keep it; "": it can go on alone
 
     @property

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mesh import api
-from mesh.agent.switchboard.hold import FIRST_CLIENT_S, Ending, Hold
+from mesh.agent.switchboard.hold import FIRST_CLIENT_S, Ending, Hold, port_range
 from mesh.backends.slurm import commands
 from mesh.backends.slurm.accounting import account_line, accounted
 from mesh.backends.slurm.commands import end_of, fields_of, parsed, waits_for, words_of
@@ -30,7 +30,7 @@ from mesh.engine.announced import with_reasons
 from mesh.engine.slurmenv import slurm_environment
 from mesh.hosts.slurm import render
 from mesh.hosts.slurm.dialling import found as connected_nodes
-from mesh.hosts.slurm.holder import as_bytes, port_range, remove_own, sized
+from mesh.hosts.slurm.holder import as_bytes, remove_own, sized
 from mesh.hosts.slurm.made import key_days
 from mesh.hosts.slurm.making import Made, Maker, NotOurs
 

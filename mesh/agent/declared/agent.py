@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -61,6 +62,14 @@ class Agent:
         """Send an order: a request with a number."""
         self._number += 1
         self.send(_frame({**header, "n": self._number}))
+
+    def terminate(self) -> None:
+        """Send it SIGTERM, if it has not ended: it ends its ranks then."""
+        if self.process.returncode is None:
+            try:
+                os.kill(self.process.pid, signal.SIGTERM)
+            except OSError:
+                pass
 
     def leave(self) -> None:
         """Take leave. An agent that is not detached ends the run."""

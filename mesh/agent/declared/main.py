@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 NOT_BEGUN = 125
 KEY, VARIABLES = "key", "variables"  # files of the Secret
 AGENT, OPENING, LIBRARY, BOOT = "agent.zip", "opening", "library", "boot"  # members of this program
-OWN = ("MESH_POD_NAME", "MESH_POD_ADDRESS", "MESH_POD_SLICE", "MESH_POD_ATTEMPT", "MESH_FIRST_POD")  # variables
+OWN = ("MESH_POD_NAME", "MESH_POD_ADDRESS", "MESH_POD_SLICE", "MESH_POD_ATTEMPT", "MESH_POD_RUN", "MESH_FIRST_POD")
 INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in each pod of an Indexed Job
 ANSWER_TIMEOUT_S = 60.0  # of an agent, for what does not take long
 MET_TIMEOUT_S = 20.0  # for agents to meet; as in engine/supervisor/introduction.py, and more
@@ -204,7 +204,7 @@ class Part:
 
         threading.Thread(target=member.listen, args=(inbox.take_round, inbox.fail), daemon=True).start()
         own = {"name": os.environ["MESH_POD_NAME"], "address": os.environ["MESH_POD_ADDRESS"]}
-        member.send({**own, "run": new_run_id(time.time())})
+        member.send({**own, "run": os.environ.get("MESH_POD_RUN") or new_run_id(time.time())})
         try:
             pods = inbox.values(limit)
         except NotBegun as error:
@@ -260,8 +260,15 @@ def node_of(plan: Header) -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run this pod's part; return the exit status."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     part: Part | None = None
+
+    def end(number: int, frame: object) -> None:
+        """Pass SIGTERM on to the agent, and stay until it has ended its ranks."""
+        if part is None or part.agent is None:
+            sys.exit(128 + number)
+        part.agent.terminate()
+
+    signal.signal(signal.SIGTERM, end)
     try:
         with open(words[0]) as file:
             plan = read_plan(file.read())

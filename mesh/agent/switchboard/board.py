@@ -143,6 +143,11 @@ class Board:
         return self._idle_since
 
     @property
+    def is_busy(self) -> bool:
+        """True while a node has something of mesh."""
+        return bool(self._busy)
+
+    @property
     def unproved(self) -> int:
         """The number of connections that have not shown the key."""
         return len(self._unproved)

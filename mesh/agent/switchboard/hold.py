@@ -65,3 +65,13 @@ def in_words(seconds: float) -> str:
     ('60 s', '10 min')
     """
     return f"{round(seconds / 60)} min" if seconds >= 120 else f"{max(0, round(seconds))} s"
+
+
+def port_range(config: str) -> tuple[int, int]:
+    """Return SrunPortRange in what `scontrol show config` prints; (0, 0) if it is not set."""
+    for line in config.splitlines():
+        key, _, value = line.partition("=")
+        first, _, last = value.strip().partition("-")
+        if key.strip() == "SrunPortRange" and first.isdigit() and last.isdigit():
+            return int(first), int(last)
+    return 0, 0

@@ -21,7 +21,7 @@ from mesh.agent.switchboard.frames import BadFrame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Sequence, Tuple
+    from typing import Callable, Mapping, Sequence, Tuple
 
     from mesh.agent.switchboard.frames import Fields
 
@@ -52,7 +52,7 @@ class Node:
         self._streams: dict[int, Stream] = {}
         self._children: dict[int, Child] = {}  # by process id; some without a stream
         self._is_ending = False
-        self.notice = ""  # the last text of the holder
+        self.notice = ""  # why this node is being ended, by the holder
         self.on_notice: Callable[[str], object] = lambda text: None  # called with each text
         self._woken, self._wake = os.pipe()
 
@@ -72,6 +72,22 @@ class Node:
             self._board.finish(LAST_FRAMES_S)
         for stream in self._streams.values():
             stream.child.forget()
+
+    def begin(self, names: Sequence[str], env: Mapping[str, str], words: Sequence[str]) -> None:
+        """Start the program that begins this node's part of a run. It counts as an agent.
+
+        names: of all nodes in their order; env: for the program, beside the number and the name of this node
+        """
+        if self._is_ending or self._name not in names:
+            return
+        own = {"MESH_POD_NAME": self._name, "MESH_POD_ADDRESS": self._name}
+        own["JOB_COMPLETION_INDEX"] = str(list(names).index(self._name))
+        try:
+            child = Child(["env", *(f"{key}={value}" for key, value in {**env, **own}.items()), *words])
+        except OSError:  # the others do not begin without it
+            return
+        self._children[child.process.pid] = child
+        self._report_at = 0.0
 
     def _prepare(self) -> None:
         for descriptor in (self._woken, self._wake):
@@ -274,8 +290,7 @@ class Node:
         elif kind == frames.OPEN:
             self._open(number, frames.read_record(data))
         elif kind == frames.NOTICE:
-            self.notice = data.decode("utf-8", "replace")
-            self.on_notice(self.notice)
+            self.on_notice(data.decode("utf-8", "replace"))
         elif kind == frames.STOP:
             self.notice = data.decode("utf-8", "replace")
             self._stop()

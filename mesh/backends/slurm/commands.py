@@ -114,6 +114,11 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.state in WAITING
 
     @property
+    def is_next(self) -> bool:
+        """True while it waits for the end of another job, as that of a run's next attempt does."""
+        return self.is_waiting and self.reason == "Dependency"
+
+    @property
     def is_living(self) -> bool:
         return self.state in LIVING
 

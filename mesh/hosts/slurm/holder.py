@@ -20,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mesh.agent.switchboard.attempts import Attempts
     from mesh.agent.switchboard.board import Board
 
 TURN_S = 1.0  # the longest wait for frames
@@ -52,6 +53,9 @@ class Given(NamedTuple):
     file: str  # of a holder beside an allocation, for clients
     is_by_ssh: int = 0  # 1: clients reach the nodes by SSH, and nodes report through srun
     local: str = ""  # mesh's directory on nodes, which they make and remove; "": they do not
+    home: str = "~/.mesh"  # mesh's directory where a client may leave the attempts of a detached run
+    attempts: str = ""  # of the run that this allocation was asked for; "": none
+    attempt: int = 0  # the number of the one that begins here
 
 
 class Holder:
@@ -61,6 +65,7 @@ class Holder:
         self._given = given
         self._job = given.job or os.environ["SLURM_JOB_ID"]
         self._board: Board | None = None
+        self._attempts: Attempts | None = None
         self._step: subprocess.Popen[bytes] | None = None
         self._reason = ""  # why the allocation is being ended
         self._signalled = False
@@ -73,10 +78,20 @@ class Holder:
         os.write(held, base64.b64decode(self._given.program))
         sys.path.insert(0, f"/proc/self/fd/{held}")
         from mesh.agent.switchboard.board import Board
+        from mesh.agent.switchboard.hold import port_range
 
         ports = tuple(self._given.ports) if any(self._given.ports) else port_range(printed("show", "config"))
         self._board = Board(self._given.key, ports)
         return self._board.listen()
+
+    def enter(self) -> str:
+        """Take on the attempt that this allocation was asked for. Return why there is none to begin; "": go on."""
+        from mesh.agent.switchboard.attempts import Attempts
+
+        given = self._given
+        self._attempts = Attempts(self._job, given.home, given.attempts, given.attempt)
+        nodes = printed("show", "hostnames", os.environ["SLURM_JOB_NODELIST"]).split() if given.attempts else ()
+        return self._attempts.enter(nodes) if given.attempts else ""
 
     def run(self, port: int, addresses: Sequence[str], before_end: Callable[[str], object]) -> str:
         """Hold the allocation until nobody uses it, or it is ended; return why.
@@ -120,11 +135,14 @@ class Holder:
                     self._reason = reason
                     before_end(reason)
                 return reason
-            if not self._reason and hold.is_over(board.idle_since, time.monotonic(), wall):
-                self._reason = f"{UNUSED} for {in_words(hold.idle_limit)}"
-                before_end(self._reason)
-                self._stop_nodes(self._reason)
-                stop_at = time.monotonic() + STOP_S
+            if not self._reason:
+                is_over = hold.is_over(board.idle_since, time.monotonic(), wall)
+                unused = f"{UNUSED} for {in_words(hold.idle_limit)}" if is_over else ""
+                self._reason = self._attempts.look(board, unused) if self._attempts is not None else unused
+                if self._reason:
+                    before_end(self._reason)
+                    self._stop_nodes(self._reason)
+                    stop_at = time.monotonic() + STOP_S
             if time.monotonic() >= stop_at:
                 self._stop_step()
 
@@ -279,16 +297,6 @@ def time_of(text: str) -> float:
         return 0.0
 
 
-def port_range(config: str) -> tuple[int, int]:
-    """Return SrunPortRange in what `scontrol show config` prints; (0, 0) if it is not set."""
-    for line in config.splitlines():
-        key, _, value = line.partition("=")
-        first, _, last = value.strip().partition("-")
-        if key.strip() == "SrunPortRange" and first.isdigit() and last.isdigit():
-            return int(first), int(last)
-    return 0, 0
-
-
 def publish(job: str, text: str) -> None:
     """Write the comment of a job."""
     words: list[str | bytes] = ["scontrol", "update", "JobId=" + job, as_bytes("Comment=" + text)]
@@ -329,8 +337,10 @@ def hold_batch(given: Given) -> None:
 
     try:
         port = holder.listen()
-        publish(job, f"{given.mark} {address}:{port} {given.comment}".strip())
-        reason = holder.run(port, [address], withdraw)
+        reason = holder.enter()
+        if not reason:
+            publish(job, f"{given.mark} {address}:{port} {given.comment}".strip())
+            reason = holder.run(port, [address], withdraw)
     except Exception as error:
         withdraw(f"{type(error).__name__}: {error}")
         raise

@@ -69,7 +69,9 @@ def maker_of(cluster: Cluster, notify: StatusLine, until: float = 0.0) -> tuple[
     assert isinstance(source, MadeAllocation)
     login = login_of(replace(cluster, allocation=AllocationPlace(login=source.login)))
     where = "" if login.is_here else login.name
-    made = Made(cluster=cluster.name, source=source, python=cluster.python, login=where, until=until)
+    made = Made(
+        cluster=cluster.name, source=source, python=cluster.python, login=where, until=until, home=cluster.remote_dir
+    )
     limit = commands.limit_of(source.request.get("time", ""))
     return login, Maker(login, made, AllocationRecords(os.environ), notify, lambda: new_key(limit), program)
 

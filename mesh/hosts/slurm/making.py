@@ -48,6 +48,7 @@ class Made(Struct, frozen=True, kw_only=True):
     python: str
     login: str  # name of the login node; "": this machine
     until: float = 0.0  # seconds since the epoch before which it stays; 0: `hold` decides
+    home: str = "~/.mesh"  # mesh's directory on the nodes
 
     @property
     def digest(self) -> str:
@@ -79,7 +80,10 @@ class Maker:
         known = self._records.read()  # before Slurm is asked: it lists all jobs that were there by now
         found = jobs(self._login, name=render.job_name(self.made.cluster))
         self._sweep(known, {one.job for one in found})
-        return next((one for one in reversed(found) if one.is_waiting or (one.is_living and not one.is_ending)), None)
+        usable = [one for one in found if one.is_waiting or (one.is_living and not one.is_ending)]
+        # The job of a run's next attempt waits for the end of another one.
+        own = [one for one in usable if not one.is_next]
+        return own[-1] if own else usable[0] if usable else None
 
     def _sweep(self, known: Sequence[AllocationRecord], listed: Container[str]) -> None:
         """Remove the records of this cluster's allocations that have ended. listed: the jobs that Slurm lists"""
@@ -185,7 +189,8 @@ class Maker:
         key = self._credentials()
         self._key, self._new = key, ""
         srun = render.step_words(source.nodes, source.request, reports=source.is_by_ssh)
-        given = render.values(source, key, self._program(), made.python, srun, until=made.until, digest=made.digest)
+        more = {"until": made.until, "digest": made.digest, "home": made.home}
+        given = render.values(source, key, self._program(), made.python, srun, **more)
         script = render.script_of(given, made.python).encode()
         done = commands.ask(self._login, render.submit_words(source, made.cluster), script)
         job = done.out.strip().partition(";")[0]

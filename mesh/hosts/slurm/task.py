@@ -26,11 +26,13 @@ from mesh.agent.switchboard.watch import Watch
 from mesh.agent.switchboard.ranks import signal_ranks
 addresses = [(one, given["port"]) for one in [first] + given["addresses"] if one]
 node = Watch(name, job) if given["watches"] else Node(addresses, name, given["key"])
-def warn(text):
-    word, _, number = text.partition(" ")
+def act(text):
+    word, _, rest = text.partition(" ")
     if word == "signal":
-        signal_ranks(int(number), os.getpid())
-node.on_notice = warn
+        signal_ranks(int(rest), os.getpid())
+    elif word == "begin":
+        node.begin(**json.loads(rest))
+node.on_notice = act
 try:
     node.run()
 finally:
