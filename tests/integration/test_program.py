@@ -342,6 +342,15 @@ def test_a_node_runs_on_each_python(python: str) -> None:
         assert isinstance(caught.value, RemoteError)
 
 
+def test_a_signal_that_comes_while_a_node_starts_a_thread_stops_it() -> None:
+    """In Python 3.8 a thread that starts holds a lock that its own handler of signals cannot take again."""
+    oldest = min(pythons().items(), key=lambda found: tuple(map(int, found[0].split("."))))[1]
+    program = new_program()
+    program.add(nodes_of_any_python.signalled, on="a", python=oldest)
+    with launch(program) as running:
+        assert running.result("signalled", PATIENCE) == "signal"
+
+
 def test_a_node_that_is_stopped_costs_its_callers_their_timeouts_only() -> None:
     program = new_program()
     server = program.add(nodes.Server, on="a")

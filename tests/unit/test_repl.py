@@ -64,6 +64,8 @@ def test_commands() -> None:
     with pytest.raises(UsageError, match="%pul: no such command") as unknown:
         read_command("%pul x")
     assert unknown.value.hint == f"%pull: {COMMANDS['pull']}"
+    with pytest.raises(UsageError, match="%restart: expected a rank"):
+        read_command("%restart ")
     for wrong in ("x", "3 = x", "x =", "f(x) = 1"):
         with pytest.raises(UsageError, match="expected NAME = EXPRESSION"):
             read_assignment(wrong)
@@ -152,6 +154,13 @@ def test_ctrl_c_while_a_script_is_read_ends_it(monkeypatch: pytest.MonkeyPatch) 
     with prompt_of("", monkeypatch) as (prompt, _):
         monkeypatch.setattr(sys, "stdin", Interrupted())
         with pytest.raises(KeyboardInterrupt):
+            prompt._read_and_run()
+
+
+def test_a_script_that_is_no_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with prompt_of("", monkeypatch) as (prompt, _):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x = '\xff'\n"), "utf-8"))
+        with pytest.raises(UsageError, match="standard input: not utf-8 text"):
             prompt._read_and_run()
 
 
