@@ -27,10 +27,10 @@ from mesh.core.text import one_line
 from mesh.engine.question import Question
 from mesh.hosts.interfaces import Purpose
 from mesh.program.choosing import chosen
+from mesh.program.ending import ask_to_stop
 from mesh.program.results import read_result
 from mesh.program.runtime import failures
 from mesh.program.runtime.caller import Caller
-from mesh.program.runtime.connection import CallOptions
 from mesh.program.runtime.handles import Group, Handle
 from mesh.program.runtime.here import current_caller, set_client
 from mesh.program.runtime.links import Link, SocketLink
@@ -41,7 +41,6 @@ from mesh.protocol.replies import Plan, Runs
 from mesh.rundir.noderesults import result_path
 from mesh.rundir.records import moves_of, read_about, read_spec
 
-STOP_TIMEOUT_S = 5.0  # for a node to take the request
 ANSWER_TIMEOUT_S = 60.0  # for a host to connect to its node
 RESULT_BYTES_MAX = 1 << 27
 PLAN_BYTES_MAX = 1 << 26
@@ -102,12 +101,8 @@ class Connected:
 
     def stop(self, code: int = 0, why: str = "") -> None:
         """End the program with a status. Raises MeshError if no node takes the request."""
-        for label in self._labels:
-            options = CallOptions(timeout=STOP_TIMEOUT_S)
-            with contextlib.suppress(Exception):  # it has ended, or hangs: the next one may answer
-                self._caller.to(label).stop_program(code, why, options).result(STOP_TIMEOUT_S)
-                return
-        raise MeshError(f"run {self.run}: no node takes the request to stop", hint=f"mesh stop {self.run}")
+        if not ask_to_stop(self._caller, self._labels, code, why):
+            raise MeshError(f"run {self.run}: no node takes the request to stop", hint=f"mesh stop {self.run}")
 
     def close(self) -> None:
         """End the connections of this process; the program goes on."""
