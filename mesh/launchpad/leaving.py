@@ -10,6 +10,7 @@ import queue
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from mesh.core.errors import MeshError
 from mesh.program.ledger import Stop
 from mesh.program.running import ProgramResult
 
+Handler = signal.Handlers | Callable[[int, FrameType | None], None]
 FAILURE_STATUS = 1
 
 
@@ -57,7 +59,7 @@ def _wait() -> None:
         return
     threading.Thread(target=_end_when_asked, name="mesh-signal", daemon=True).start()
     is_interrupted = _is_interrupted()
-    handler = signal.SIG_DFL if is_interrupted else _stop
+    handler: Handler = signal.SIG_DFL if is_interrupted else _stop
     previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     if is_interrupted:
         _ASKED.put(_stop_by(signal.SIGINT))
@@ -91,7 +93,8 @@ def _stop_by(number: int) -> Stop:
 
 def _is_interrupted() -> bool:
     """Return True if Ctrl-C has ended the main program. An earlier one at Python's own prompt ends none."""
-    return getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1")
+    last = getattr(sys, "last_value", None) or getattr(sys, "last_exc", None)  # the second since Python 3.12
+    return isinstance(last, KeyboardInterrupt) and not hasattr(sys, "ps1")
 
 
 def _end_when_asked() -> None:
