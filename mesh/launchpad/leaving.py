@@ -77,8 +77,8 @@ def _wait() -> None:
                     sys.stderr.write(f"mesh: {result.label or 'the program'}: {cause or result.why}\n")
                 _STATUS.append(result.exit_code)
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from mesh.program.runtime.caller import Caller
 from mesh.program.runtime.connection import CallOptions
-from mesh.program.runtime.futures import Future
 
 STOP_TIMEOUT_S = 5.0  # for a node to take the request
 AT_ONCE_MAX = 64  # nodes that are asked together
@@ -24,7 +23,7 @@ def ask_to_stop(caller: Caller, labels: Sequence[str], code: int, why: str) -> b
 
 def _ask(caller: Caller, labels: Sequence[str], code: int, why: str) -> bool:
     options = CallOptions(timeout=STOP_TIMEOUT_S)
-    asked: set[Future[object]] = set()
+    asked: set[concurrent.futures.Future[object]] = set()
     for label in labels:
         with contextlib.suppress(Exception):  # there is no way to it
             asked.add(caller.to(label).stop_program(code, why, options))
