@@ -38,14 +38,16 @@ SHOWN_EVENTS = 3  # of each pod, where no pod is named
 HEAD = ("#", "pod", "phase", "node", "since", "state")
 
 
-def role_text(*, is_existing: bool = False, gang: str = "") -> str:
+def role_text(*, is_existing: bool = False, gang: str = "", has_jobs: bool = False) -> str:
     """Return the Role that mesh needs. Raises UsageError.
 
     is_existing: for pods that are there; mesh makes none; gang: of pods that it makes, as "volcano"
+    has_jobs: also for what ``mesh pods render --as`` prints
     """
-    if is_existing and gang:
-        raise UsageError("--gang: has no meaning with --existing", hint="leave one of them out")
-    return yaml_of([role_object(is_existing=is_existing, gang_kind=gang)])
+    for option, is_given in (("--gang", bool(gang)), ("--jobs", has_jobs)):
+        if is_existing and is_given:
+            raise UsageError(f"{option}: has no meaning with --existing", hint="leave one of them out")
+    return yaml_of([role_object(is_existing=is_existing, gang_kind=gang, has_jobs=has_jobs)])
 
 
 def objects_text(name: str, clusters_file: str = "") -> str:
