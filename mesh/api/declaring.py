@@ -17,7 +17,7 @@ from mesh.config.podspec import MadePods
 from mesh.config.project import Project, check_workspace
 from mesh.config.settings import Options
 from mesh.config.userspaces import pod_home, with_home
-from mesh.config.variables import passed_variables, passed_words
+from mesh.config.variables import is_secret, passed_variables, passed_words
 from mesh.core.cluster import Cluster, PodPlace
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.run import RunSpec
@@ -62,7 +62,8 @@ def job_text(
     named, patterns = passed_words(project)
     spec = _spec(project, options, command, cluster, source)
     hidden = {*_variables(project, options), *(name for name in named if name not in spec.groups[0].env)}
-    spec = without_values(spec, sorted(hidden))
+    secret = {*spec.secrets, *(name for name in hidden if is_secret(project, name))}
+    spec = without_values(replace(spec, secrets=tuple(sorted(secret))), sorted(hidden))
     slices = source.slices if source.slices > 1 else 0
     placed = replace(
         cluster,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,22 +16,21 @@ from msgspec.structs import replace
 
 from mesh import api
 from mesh.api.choosing import cluster_file, project_here
+from mesh.config import lpjobs
 from mesh.config.clusters import find_cluster
 from mesh.config.gpushare import KEY, GpuShare
 from mesh.config.settings import Options
 from mesh.config.userspaces import PodHome, pod_home
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.outcome import Cause
-from mesh.core.paths import runs_directory
 
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
-DEFAULT_NAME = "lpjob"
+DEFAULT_NAME = lpjobs.PREFIX
 MODELS, CACHE = "models", "cache"  # directories of the user's volume
 HOLD = "30s"  # that idle pods stay: long enough for the next command of the same job
 CONTAINER = "main"
 MAKE_DIRECTORY = 'mkdir -p "$0"'
 NO_SHARE = "no volume is mounted in all pods"
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 class PodRequest(Struct, frozen=True, kw_only=True):
@@ -73,9 +71,10 @@ def paths_of(name: str, home: PodHome | None, *, saves: bool, checkpoints: bool,
 
 def cluster_of(name: str) -> str:
     """Return the name of the cluster of a job's pods. Raises UsageError."""
-    if name and not _NAME.fullmatch(name):
+    found = f"{DEFAULT_NAME}-{name}" if name else DEFAULT_NAME
+    if not lpjobs.is_lpjob_name(found):
         raise UsageError(f"--lpjob_name: expected letters, digits, dots, dashes and underscores, found {name!r}")
-    return f"{DEFAULT_NAME}-{name}" if name else DEFAULT_NAME
+    return found
 
 
 def clusters_text(name: str, request: PodRequest, share: GpuShare) -> str:
@@ -121,7 +120,7 @@ def run_in_pods(name: str, words: tuple[str, ...], options: Options, request: Po
     save: a directory to make first; "": none
     """
     cluster, text = cluster_of(name), clusters_text(name, request, project_here().gpu_share)
-    place = runs_directory(os.environ).parent / "tlaunchrun" / f"{cluster}.yaml"
+    place = lpjobs.lpjob_path(cluster)
     with only_job(place):
         write_cluster(place, text, cluster)
         if save.startswith("/"):

@@ -87,6 +87,7 @@ def test_a_variable_that_the_project_names_is_wanted_also_where_it_is_not_set(
     wanted = {name for name, value in plan["env"].items() if "@mesh-variable-" in value}
     assert wanted == {"TRAINING_KEY", "LAST_KEY", "WANDB_HERE"}
     assert plan["env"]["OTHER_KEY"] == "here"
+    assert plan["begin"]["plan"]["spec"]["secrets"] == ["LAST_KEY"]  # by which `mesh attach` masks its value
     assert plan["secret"].startswith("kubectl delete secret -n team mesh-gpus-")
     env = with_passed(plan["env"], plan["passed"], ["AWS_KEY", "WANDB_THERE", "OTHER_KEY"])
     assert env == {**plan["env"], "WANDB_THERE": "@mesh-variable-WANDB_THERE@"}
