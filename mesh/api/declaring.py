@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from mesh.api.choosing import make_spec, project_here, with_archive
-from mesh.api.podshow import named, yaml_of
+from mesh.api.podshow import named, no_pods_made, yaml_of
 from mesh.app.declared import declared_hosts, plan_of, without_values
 from mesh.app.modules import volume_setup
 from mesh.backends.pods.api import ApiFailed
@@ -123,7 +123,7 @@ def _declared(name: str, clusters_file: str) -> tuple[Cluster, MadePods]:
     """Return a cluster of pods that mesh makes. Raises UsageError for another one."""
     cluster = named(name, clusters_file)
     if not isinstance(cluster.source, MadePods):
-        raise UsageError(f"{name}: mesh makes no pods for it", hint=f"mesh pods show {name}")
+        raise no_pods_made(cluster)
     cluster = with_archive(cluster)
     assert isinstance(cluster.source, MadePods)
     return cluster, cluster.source
