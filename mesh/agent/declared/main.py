@@ -13,6 +13,7 @@ import queue
 import signal
 import sys
 import time
+import traceback
 import zipfile
 
 from mesh.agent.declared.agent import Agent
@@ -285,5 +286,21 @@ def main(words: Sequence[str]) -> int:
     return status_of(plan["begin"]["remote_dir"], part.run, node_of(plan))
 
 
+def run(words: Sequence[str]) -> None:
+    """Run this pod's part, and end this process with the exit status.
+
+    Its daemon threads end with it. In an image without libgcc_s.so.1 they would make the interpreter's own end abort.
+    """
+    try:
+        status = main(words)
+    except SystemExit as ended:  # by SIGTERM
+        status = int(ended.code or 0)
+    except Exception:
+        traceback.print_exc()
+        status = NOT_BEGUN
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(sys.argv[1:])
