@@ -19,6 +19,7 @@ from mesh.config.modules import ENVIRONMENTS
 from mesh.config.project import FILE, VARIABLE, load_project
 from mesh.config.selectors import Part, pick
 from mesh.config.settings import Options
+from mesh.config.variables import PATTERN_CHARACTERS
 from mesh.core.cluster import Cluster
 from mesh.core.job import JobSpec, Keep, MachinesSpec
 from mesh.core.module import NO_PREPARATION, Preparation
@@ -31,7 +32,6 @@ from mesh.jobs.values import Job
 from mesh.workspace.snapshot import TREES
 
 DEFAULTS = Options()
-PATTERN_CHARACTERS = "*?["
 
 
 def run_of_attempt(job: Job, run: str, attempt: int, environ: Mapping[str, str], *, starts: bool = False) -> RunSpec:

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from mesh.api.choosing import make_spec, project_here, with_archive
-from mesh.api.podshow import named, yaml_of
+from mesh.api.podshow import named, no_pods_made, yaml_of
 from mesh.app.declared import declared_hosts, plan_of, without_values
 from mesh.app.modules import volume_setup
 from mesh.backends.pods.api import ApiFailed
@@ -17,8 +17,8 @@ from mesh.config.podspec import MadePods
 from mesh.config.project import Project, check_workspace
 from mesh.config.settings import Options
 from mesh.config.userspaces import pod_home, with_home
-from mesh.config.variables import passed_variables
-from mesh.core.cluster import Cluster
+from mesh.config.variables import is_secret, passed_variables, passed_words
+from mesh.core.cluster import Cluster, PodPlace
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.run import RunSpec
 from mesh.core.statusline import StatusLine
@@ -59,7 +59,11 @@ def job_text(
     if source.groups:
         raise UsageError(f"{name}: declared jobs have no groups: all pods run one command", hint="leave out groups:")
     made = _made(name, cluster, source)
-    spec = without_values(_spec(project, options, command, cluster, source), list(_variables(project, options)))
+    named, patterns = passed_words(project)
+    spec = _spec(project, options, command, cluster, source)
+    hidden = {*_variables(project, options), *(name for name in named if name not in spec.groups[0].env)}
+    secret = {*spec.secrets, *(name for name in hidden if is_secret(project, name))}
+    spec = without_values(replace(spec, secrets=tuple(sorted(secret))), sorted(hidden))
     slices = source.slices if source.slices > 1 else 0
     placed = replace(
         cluster,
@@ -68,7 +72,9 @@ def job_text(
         remote_dir=render.REMOTE_DIR,
         slices=(source.nodes // source.slices,) * slices,
     )
-    plan = {**plan_of(spec, placed, f"Kubernetes, {made.root_name}"), "start_timeout": source.start_timeout}
+    place = PodPlace(context=source.context, namespace=source.namespace)
+    own = {"start_timeout": source.start_timeout, "passed": patterns, "secret": _again(made, place)}
+    plan = {**plan_of(spec, placed, f"Kubernetes, {made.root_name}"), **own}
     declared = Declared(made=made, plan=plan, kind=kind, slices=max(1, slices), retries=retries)
     return yaml_of(job.job_objects(declared))
 
@@ -77,7 +83,8 @@ def make_job_secret(name: str, clusters_file: str = "") -> str:
     """Make the Secret of a cluster's declared jobs in its namespace; return its name.
 
     It has a key by which the pods recognise each other, the program that begins the run, and the values of variables
-    that `pass:` and `secret:` of mesh.yaml name. Raises UsageError, and MeshError if it is there already.
+    that `pass:` and `secret:` of mesh.yaml name. Raises UsageError if such a variable is not set here, and MeshError if
+    the Secret is there already.
     """
     from mesh.core.credentials import make_credentials
     from mesh.remote.declared import pack
@@ -85,6 +92,7 @@ def make_job_secret(name: str, clusters_file: str = "") -> str:
     cluster, source = _declared(name, clusters_file)
     made = _made(name, cluster, source)
     values = _variables(project_here(), DEFAULTS)
+    _check_set(project_here(), values)
     secret = job.secret_object(made, make_credentials(KEY_DAYS), pack(), values)
     api, _ = maker_of(cluster, StatusLine())
     with api:
@@ -93,16 +101,29 @@ def make_job_secret(name: str, clusters_file: str = "") -> str:
         except ApiFailed as error:
             if error.reason != EXISTS:
                 raise
-            again = f"{api.place.kubectl('delete secret')} {job.secret_name(made)} && mesh pods secret {name}"
-            raise MeshError(f"{name}: there is a Secret {job.secret_name(made)} already", hint=again) from error
+            told = f"{name}: there is a Secret {job.secret_name(made)} already"
+            raise MeshError(told, hint=_again(made, api.place)) from error
     return job.secret_name(made)
+
+
+def _again(made: Made, place: PodPlace) -> str:
+    """Return the command that makes the Secret of a cluster again."""
+    return f"{place.kubectl('delete secret')} {job.secret_name(made)} && mesh pods secret {made.cluster}"
+
+
+def _check_set(project: Project, values: Mapping[str, str]) -> None:
+    """Raise UsageError unless each variable that mesh.yaml hands on by its name is set here, or has a value there."""
+    missing = [name for name in passed_words(project)[0] if name not in {**values, **project.env}]
+    if missing:
+        hint = f"export {missing[0]}=VALUE, then make the Secret; or remove it from mesh.yaml"
+        raise UsageError(f"{', '.join(missing)}: named by `pass:` or `secret:` of mesh.yaml, and not set", hint=hint)
 
 
 def _declared(name: str, clusters_file: str) -> tuple[Cluster, MadePods]:
     """Return a cluster of pods that mesh makes. Raises UsageError for another one."""
     cluster = named(name, clusters_file)
     if not isinstance(cluster.source, MadePods):
-        raise UsageError(f"{name}: mesh makes no pods for it", hint=f"mesh pods show {name}")
+        raise no_pods_made(cluster)
     cluster = with_archive(cluster)
     assert isinstance(cluster.source, MadePods)
     return cluster, cluster.source

@@ -46,7 +46,8 @@ def down_pods(cluster: Cluster, notify: Notify, *, is_forced: bool = False, keep
 
     Those in a context or namespace that cluster.yaml named before are deleted as well.
 
-    is_forced: even while a run is on, or if pods do not answer; pods whose context kubeconfig lacks are given up
+    is_forced: even while a run is on, or if pods do not answer; pods whose context or server kubeconfig lacks are
+        given up
     keeps_awaited: not while another command of this machine makes them or waits for them
     Raises InUse if a run is on or they are awaited, NotOurs for pods that were made elsewhere, and MeshError.
     """
@@ -56,7 +57,7 @@ def down_pods(cluster: Cluster, notify: Notify, *, is_forced: bool = False, keep
             count += _down(one, notify, is_forced=is_forced, keeps_awaited=keeps_awaited)
         except NoContext as error:
             if is_forced and one is not cluster:
-                count += _give_up(one, notify)
+                count += _give_up(one, _recorded(one), notify)
             else:
                 failure = failure or (error if one is cluster else _out_of_reach(one, error))
         except MeshError as error:  # the others are deleted all the same
@@ -72,23 +73,41 @@ def _out_of_reach(cluster: Cluster, error: NoContext) -> MeshError:
     assert isinstance(cluster.source, MadePods)
     return MeshError(
         f"{cluster.name}: its pods in namespace {cluster.source.namespace} cannot be deleted ({error})",
-        hint=f"mesh down --force {cluster.name}  # gives them up: idle pods end by themselves",
+        hint=_give_up_hint(cluster),
     )
 
 
-def _give_up(cluster: Cluster, notify: Notify) -> int:
-    """Remove the records of pods that are out of reach; return how many there were."""
-    source, records = cluster.source, PodsRecords(os.environ)
+def _give_up_hint(cluster: Cluster) -> str:
+    return f"mesh down --force {cluster.name}  # gives them up: idle pods end by themselves"
+
+
+def _recorded(cluster: Cluster) -> Sequence[PodsRecord]:
+    """Return the records of the pods of a cluster in its context and namespace."""
+    source = cluster.source
     assert isinstance(source, MadePods)
     place = (cluster.name, source.context, source.namespace)
-    given_up = [one for one in records.read() if (one.cluster, one.context, one.namespace) == place]
+    return [one for one in PodsRecords(os.environ).read() if (one.cluster, one.context, one.namespace) == place]
+
+
+def _give_up(cluster: Cluster, given_up: Sequence[PodsRecord], notify: Notify) -> int:
+    """Remove the records of pods that are out of reach; return how many there were."""
     for record in given_up:
-        records.remove(record.uid)
-        notify(
-            f"{cluster.name}: {record.pods} pods in namespace {record.namespace} are given up: kubeconfig has no "
-            f"context {record.context!r}; {record.root} there owns them"
-        )
+        PodsRecords(os.environ).remove(record.uid)
+        what = f"{cluster.name}: {record.pods} pods in namespace {record.namespace} are given up"
+        where = f"context {record.context!r}" + f" with {record.server}" * bool(record.server)
+        notify(f"{what}: kubeconfig has no {where}; {record.root} there owns them")
     return len(given_up)
+
+
+def _check_server(cluster: Cluster, elsewhere: Sequence[PodsRecord], server: str) -> None:
+    """Raise MeshError for pods at another server. elsewhere: their records; server: that the context names now"""
+    if elsewhere:
+        first = elsewhere[0]
+        why = f"they are at {first.server}, and context {first.context!r} names {server}"
+        raise MeshError(
+            f"{cluster.name}: its pods in namespace {first.namespace} cannot be deleted ({why})",
+            hint=_give_up_hint(cluster),
+        )
 
 
 def _places(cluster: Cluster) -> Iterator[Cluster]:
@@ -116,6 +135,10 @@ def _down(cluster: Cluster, notify: Notify, *, is_forced: bool, keeps_awaited: b
         root = maker.root()
         if root is None:
             maker.forget(recorded)
+            elsewhere = [one for one in recorded if one.server not in ("", api.server)]
+            if is_forced:
+                return _give_up(cluster, elsewhere, notify) > 0
+            _check_server(cluster, elsewhere, api.server)
             return False
         if keeps_awaited:
             check_not_awaited(cluster.name, recorded)

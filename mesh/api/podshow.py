@@ -38,27 +38,36 @@ SHOWN_EVENTS = 3  # of each pod, where no pod is named
 HEAD = ("#", "pod", "phase", "node", "since", "state")
 
 
-def role_text(*, is_existing: bool = False, gang: str = "") -> str:
+def role_text(*, is_existing: bool = False, gang: str = "", has_jobs: bool = False) -> str:
     """Return the Role that mesh needs. Raises UsageError.
 
     is_existing: for pods that are there; mesh makes none; gang: of pods that it makes, as "volcano"
+    has_jobs: also for what ``mesh pods render --as`` prints
     """
-    if is_existing and gang:
-        raise UsageError("--gang: has no meaning with --existing", hint="leave one of them out")
-    return yaml_of([role_object(is_existing=is_existing, gang_kind=gang)])
+    for option, is_given in (("--gang", bool(gang)), ("--jobs", has_jobs)):
+        if is_existing and is_given:
+            raise UsageError(f"{option}: has no meaning with --existing", hint="leave one of them out")
+    return yaml_of([role_object(is_existing=is_existing, gang_kind=gang, has_jobs=has_jobs)])
 
 
 def objects_text(name: str, clusters_file: str = "") -> str:
     """Return the objects that mesh makes for a cluster. Raises UsageError if it makes no pods for it."""
     cluster = with_archive(named(name, clusters_file))
     if not isinstance(cluster.source, MadePods):
-        raise UsageError(f"{name}: mesh makes no pods for it", hint=f"mesh pods show {name}")
+        raise no_pods_made(cluster)
     source = with_home(cluster.source, pod_home(os.environ))
     made = Made(cluster=name, user=user_here(), source=source, python=cluster.python)
     pods = [pod_object(made, index, ROOT_UID) for index in range(source.nodes)]
     secrets = [secret_object(made, ROOT_UID)] if made.has_switchboard else []
     beside = [*render.archive_objects(made, ROOT_UID), *render.gang_objects(made, ROOT_UID)]
     return yaml_of([root_object(made), *secrets, *beside, *pods])
+
+
+def no_pods_made(cluster: Cluster) -> UsageError:
+    """Return the error for a cluster whose hosts are no pods, or pods that are there."""
+    described = f"write `kubernetes: {{image: team/train:3}}` below {cluster.name}: in cluster.yaml"
+    hint = f"mesh pods show {cluster.name}" if isinstance(cluster.source, ExistingPods) else described
+    return UsageError(f"{cluster.name}: mesh makes no pods for it", hint=hint)
 
 
 def pods_lines(name: str, host: str = "", clusters_file: str = "", *, width: int = 0) -> list[str]:

@@ -35,12 +35,9 @@ def declared_hosts(nodes: int) -> tuple[Host, ...]:
 
 
 def without_values(spec: RunSpec, names: Sequence[str]) -> RunSpec:
-    """Return a spec with places for the values of these variables, which a Secret has."""
+    """Return a spec with places for the values of these variables, which a Secret has; they may have none here."""
     hidden = {name: VARIABLE.format(name) for name in names}
-    groups = [
-        replace(one, env={name: hidden.get(name, value) for name, value in one.env.items()}) for one in spec.groups
-    ]
-    return replace(spec, groups=tuple(groups))
+    return replace(spec, groups=tuple(replace(one, env={**one.env, **hidden}) for one in spec.groups))
 
 
 def plan_of(

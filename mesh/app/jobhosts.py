@@ -24,7 +24,16 @@ from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.paths import job_directory
 from mesh.hosts.interfaces import HostMaker, How, NotMade, Stand, Why, Wish
-from mesh.jobs.events import MachinesAbsent, MachinesLost, MachinesPending, MachinesReady, Made, Refusal, Refused
+from mesh.jobs.events import (
+    MachinesAbsent,
+    MachinesLost,
+    MachinesPending,
+    MachinesReady,
+    Made,
+    NotAsked,
+    Refusal,
+    Refused,
+)
 from mesh.jobs.interfaces import MachineFacts, Maker, NoAnswer, Request
 from mesh.jobs.orders import Delete, LookAtMachines, Make
 from mesh.jobs.values import Generation, Job, Phase
@@ -142,10 +151,12 @@ class CarrierMaker:
         return [self._fact(request, self._looks[_key(request)[1]]) for request in requests]
 
     def _is_due(self, request: Request) -> bool:
-        """Return True if the last look at a generation is old."""
+        """Return True if the last look at a generation is old, or had no answer."""
         name, generation = _key(request)[1], _generation(request)
         last, now = self._looks.get(name), time.monotonic()
-        if last is None or last.stand is None or last.asked < self._evidence.wanted_at([name]) <= now:
+        if last is None or last.stand is None or last.stand.how is How.UNKNOWN:
+            return True
+        if last.asked < self._evidence.wanted_at([name]) <= now:
             return True
         pause = self._pace.list_interval
         if last.stand.is_waiting:
@@ -158,8 +169,10 @@ class CarrierMaker:
     def _fact(self, request: Request, look: _Look) -> MachineFacts | None:
         stand, generation = look.stand, _generation(request)
         number = generation.number
-        if stand is None or stand.how is How.UNKNOWN:
+        if stand is None:
             return None
+        if stand.how is How.UNKNOWN:
+            return NotAsked(what=request.job.spec.machines.maker, why=stand.text)
         is_proved = self._evidence.is_proved(generation.name, stand, look.asked)
         is_condemned = generation.phase is Phase.RELEASING
         match stand.how:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mesh.cli.option import OTHER, RANKS, AnyOption, Option
+from mesh.cli.option import OTHER, RANKS, AnyOption, Option, switch
 from mesh.config.settings import read_name
 from mesh.core.errors import UsageError
 
@@ -28,6 +28,7 @@ GANG = Option(
     choices=GANG_KINDS,
 )
 
+JOBS = switch("jobs", ("pods role",), OTHER, "also the rights to apply what `mesh pods render --as` prints")
 JOB_KINDS = ("job", "jobset")
 
 

@@ -17,7 +17,7 @@ family("pods", GROUP, "Show pods of Kubernetes, and give users a place for them.
 @command(
     "pods role",
     GROUP,
-    "[--existing | --gang KIND]",
+    "[--existing | [--gang KIND] [--jobs]]",
     examples=(
         ("mesh pods role > role.yaml", "for an administrator: kubectl apply -f role.yaml"),
         ("mesh pods role --existing", "for pods that mesh does not make"),
@@ -27,7 +27,7 @@ def role(given: Given) -> None:
     """Print the Role (the rights) that mesh needs in a namespace, as YAML."""
     from mesh.api.podshow import role_text
 
-    show(role_text(is_existing=given[o.EXISTING], gang=given[p.GANG]).splitlines())
+    show(role_text(is_existing=given[o.EXISTING], gang=given[p.GANG], has_jobs=given[p.JOBS]).splitlines())
 
 
 @command(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
-import re
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,22 +16,21 @@ from msgspec.structs import replace
 
 from mesh import api
 from mesh.api.choosing import cluster_file, project_here
+from mesh.config import lpjobs
 from mesh.config.clusters import find_cluster
 from mesh.config.gpushare import KEY, GpuShare
 from mesh.config.settings import Options
 from mesh.config.userspaces import PodHome, pod_home
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.outcome import Cause
-from mesh.core.paths import runs_directory
 
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
-DEFAULT_NAME = "lpjob"
+DEFAULT_NAME = lpjobs.PREFIX
 MODELS, CACHE = "models", "cache"  # directories of the user's volume
 HOLD = "30s"  # that idle pods stay: long enough for the next command of the same job
 CONTAINER = "main"
 MAKE_DIRECTORY = 'mkdir -p "$0"'
 NO_SHARE = "no volume is mounted in all pods"
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 class PodRequest(Struct, frozen=True, kw_only=True):
@@ -71,9 +71,10 @@ def paths_of(name: str, home: PodHome | None, *, saves: bool, checkpoints: bool,
 
 def cluster_of(name: str) -> str:
     """Return the name of the cluster of a job's pods. Raises UsageError."""
-    if name and not _NAME.fullmatch(name):
+    found = f"{DEFAULT_NAME}-{name}" if name else DEFAULT_NAME
+    if not lpjobs.is_lpjob_name(found):
         raise UsageError(f"--lpjob_name: expected letters, digits, dots, dashes and underscores, found {name!r}")
-    return f"{DEFAULT_NAME}-{name}" if name else DEFAULT_NAME
+    return found
 
 
 def clusters_text(name: str, request: PodRequest, share: GpuShare) -> str:
@@ -114,20 +115,48 @@ def _resources(request: PodRequest, share: GpuShare) -> Mapping[str, str]:
 
 
 def run_in_pods(name: str, words: tuple[str, ...], options: Options, request: PodRequest, save: str) -> api.RunResult:
-    """Make the pods of a job, and run words in all of them. Raises UsageError and MeshError.
+    """Make the pods of a job, and run words in all of them. Raises UsageError, InUse and MeshError.
 
     save: a directory to make first; "": none
     """
     cluster, text = cluster_of(name), clusters_text(name, request, project_here().gpu_share)
-    place = runs_directory(os.environ).parent / "tlaunchrun" / f"{cluster}.yaml"
-    write_cluster(place, text, cluster)
-    if save.startswith("/"):
-        made = api.exec(["sh", "-c", MAKE_DIRECTORY, save], cluster=cluster, clusters_file=str(place), quiet=True)
-        if made.exit_code and made.cause is not Cause.RANK:  # Ctrl-C, or pods that cannot be reached
-            made.raise_for_status()
-        if made.exit_code:
-            raise MeshError(f"--set_save_path: {save} cannot be made in all pods", hint=f"mesh logs {made.run}")
-    return api.run(words, cluster=cluster, options=options, clusters_file=str(place))
+    place = lpjobs.lpjob_path(cluster)
+    with only_job(place):
+        write_cluster(place, text, cluster)
+        if save.startswith("/"):
+            made = api.exec(["sh", "-c", MAKE_DIRECTORY, save], cluster=cluster, clusters_file=str(place), quiet=True)
+            if made.exit_code and made.cause is not Cause.RANK:  # Ctrl-C, or pods that cannot be reached
+                made.raise_for_status()
+            if made.exit_code:
+                raise MeshError(f"--set_save_path: {save} cannot be made in all pods", hint=f"mesh logs {made.run}")
+        return api.run(words, cluster=cluster, options=options, clusters_file=str(place))
+
+
+@contextlib.contextmanager
+def only_job(place: Path) -> Iterator[None]:
+    """Keep other jobs of the same name on this machine away for the time of a job, which reads the file of its cluster.
+
+    place: of that file. Raises InUse if such a job is on, and MeshError. A file system without locks keeps none away.
+    """
+    from mesh.api.holding import InUse
+
+    lock = place.with_suffix(".lock")
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise MeshError(f"cannot write {lock}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            hint = "mesh tlaunchrun --lpjob_name OTHER ...  # a job beside it"
+            raise InUse(f"{place.stem}: another job of this name is on", hint=hint) from None
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_cluster(place: Path, text: str, cluster: str) -> None:

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from mesh.config import ports, spares, userspaces, ways, yamlfile
+from mesh.config import lpjobs, ports, spares, userspaces, ways, yamlfile
 from mesh.config.hosts import NoHost, check_port, expand, named_once, split
 from mesh.config.readers import BEGINNINGS, BUILT_IN_READERS, RESERVED, SOURCE_READERS
 from mesh.config.readers import LOCAL as LOCAL
@@ -127,6 +127,8 @@ def find_cluster(name: str, file: ClusterFile) -> Cluster:
         raise UsageError("\n".join(file.problems[name]))
     if name in file.clusters:
         return file.clusters[name]
+    if lpjobs.is_lpjob(name) and file.path != lpjobs.lpjob_path(name):
+        return find_cluster(name, load_clusters(lpjobs.lpjob_path(name), required=True))
     if userspaces.is_dev_cluster(name):
         dev = userspaces.dev_pods(name)
         return Cluster(name=name, hosts=(), source=dev, backend=dev.backend)
@@ -149,7 +151,7 @@ def is_cluster(name: str, file: ClusterFile) -> bool:
             except UsageError:
                 return False
             return True
-    return userspaces.is_dev_cluster(name)
+    return lpjobs.is_lpjob(name) or userspaces.is_dev_cluster(name)
 
 
 def _local(name: str) -> Cluster:

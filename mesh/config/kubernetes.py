@@ -52,19 +52,27 @@ class Pods(Source, frozen=True, kw_only=True):
 
 
 def built_in(name: str) -> Pods:
-    """Return the pods of ``k8s:[NAMESPACE:]SELECTOR``. Raises UsageError.
+    """Return the pods of ``k8s:[[CONTEXT@]NAMESPACE:]SELECTOR``. Raises UsageError.
 
     >>> built_in("k8s:app=x,tier=y").selector, built_in("k8s:team:app=x").namespace
     ('app=x,tier=y', 'team')
+    >>> built_in("k8s:arn:aws:eks:a/b@team:app=x").context
+    'arn:aws:eks:a/b'
     """
-    namespace, colon, selector = name.removeprefix(BUILT_IN).rpartition(":")
+    place, colon, selector = name.removeprefix(BUILT_IN).rpartition(":")
+    context, _, namespace = place.rpartition("@")
     if colon and not is_name(namespace):
         raise UsageError(
             f"{name!r}: expected a namespace, found {namespace!r}", hint=f"{BUILT_IN}NAMESPACE:app=trainer"
         )
     if not _SELECTOR.fullmatch(selector):
         raise UsageError(f"{name!r}: expected {EXPECTED_SELECTOR}, found {selector!r}")
-    return Pods(selector=selector, namespace=namespace)
+    return Pods(selector=selector, context=context, namespace=namespace)
+
+
+def built_in_name(context: str, namespace: str, selector: str) -> str:
+    """Return the name by which pods that are in no file are found, also where another context is the current one."""
+    return f"{BUILT_IN}{context}@{namespace}:{selector}" if context else f"{BUILT_IN}{namespace}:{selector}"
 
 
 def read(cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, problems: Problems) -> Source:

@@ -52,17 +52,28 @@ def read_code(section: Section, key: str) -> Code | None:
 
 def _url(section: Section, key: str) -> str:
     found = section.text(key, "a URL")
-    if not found or found.startswith("-") or any(one.isspace() for one in found):
+    if not is_url(found):
         if key in section:
             section.unexpected(key, "a URL")
-    elif _password(found):
-        section.add(key, "has a password in it; put it into a Secret of the namespace, and name that by secret:")
+    elif has_credentials(found):
+        section.add(key, "has credentials in it; put them into a Secret of the namespace, and name that by secret:")
     return found
 
 
-def _password(url: str) -> bool:
+def is_url(text: str) -> bool:
+    """Return True for a text that git takes for the place of a repository, and not for an option."""
+    return bool(text) and not text.startswith("-") and not any(one.isspace() for one in text)
+
+
+def has_credentials(url: str) -> bool:
+    """Return True if a URL has a password, or for HTTP a user, which may be a token.
+
+    >>> [has_credentials(url) for url in ("https://TOKEN@forge/x.git", "ssh://git@forge/x.git", "a:b.git")]
+    [True, False, False]
+    """
     try:
-        return urlsplit(url).password is not None
+        found = urlsplit(url)
+        return found.password is not None or (found.scheme in ("http", "https") and found.username is not None)
     except ValueError:
         return False
 

@@ -126,6 +126,7 @@ class MadePods(Source, frozen=True, kw_only=True):
     groups: tuple[PodGroup, ...] = ()  # in the order of their pods; (): all pods are alike
     context: str = ""  # as in Pods
     namespace: str = ""
+    server: str = ""  # as in PodPlace, of a request that was written down
     hold: float = DEFAULT_HOLD_S  # seconds that idle pods wait for the next command
     start_timeout: float = DEFAULT_START_S  # seconds until all pods run
     switchboard_from: int = DEFAULT_SWITCHBOARD_FROM  # pods, from which on a switchboard carries their streams

@@ -18,12 +18,13 @@ KEYS = ("users", "dev")
 USER_KEYS = ("cpu", "memory", "gpus", "storage", "pods", "key")
 DEV_KEYS = (
     *("image", "cpu", "memory", "volume", "mount", "access", "storage_class"),
-    *("gpu", "gang", "server", "port", "start_timeout", "pod"),
+    *("gpu", "gang", "jobs", "server", "port", "start_timeout", "pod"),
 )
 ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod")
 SHARED = "ReadWriteMany"  # the access mode that pods on several nodes need
 PODS_DEFAULT, PODS_MAX = 20, 10_000
 GPUS_MAX = 100_000
+ACCOUNTS = ("root", "tty")  # of the dev pod itself: of its passwd and group
 PORT_LEAST = 1024  # an unprivileged user cannot listen below
 EXPECTED_KEY = "a public key, or the path of its file, as ~/.ssh/id_ed25519.pub"
 _KEY = re.compile(r"(?:sk-)?(?:ssh|ecdsa)-[a-z0-9-]+(?:@openssh\.com)? [A-Za-z0-9+/=]+(?: .*)?")
@@ -54,6 +55,7 @@ class DevPod(Struct, frozen=True, kw_only=True):
     storage_class: str = ""  # "": the cluster's default
     gpu: str = "nvidia.com/gpu"  # the resource that ``gpus`` of a user counts
     gang: str = ""  # the kind of gangs that the users' pods may form; "": none
+    jobs: bool = False  # users may make what `mesh pods render --as` prints
     server: str = "https://kubernetes.default.svc"  # the API server, as pods reach it
     port: int = 2222  # of sshd, on the pod's loopback address
     start_timeout: float = 600.0  # seconds until it runs
@@ -85,6 +87,10 @@ def read_pod_users(path: Path) -> PodUsers:
             namespace_of(name)
         except UsageError as error:
             problems.add(key, f"users.{name}", str(error))
+        if name in ACCOUNTS:
+            problems.add(key, f"users.{name}", "is an account of the dev pod itself; choose another name")
+        elif name.isdecimal():
+            problems.add(key, f"users.{name}", "is a number, which can be that of an account; choose a name")
         own = Section(value, f"users.{name}", USER_KEYS, problems, "a mapping with cpu: and memory:")
         users.append(_user(name, own, dev, path.parent))
     problems.check()
@@ -128,6 +134,7 @@ def _dev(section: Section) -> DevPod:
         storage_class=section.text("storage_class", "the name of a storage class"),
         gpu=section.text("gpu", "the name of a resource, as nvidia.com/gpu", defaults.gpu),
         gang=gang,
+        jobs=section.flag("jobs"),
         server=server.rstrip("/"),
         port=section.integer("port", defaults.port, PORT_LEAST, 65535),
         start_timeout=section.seconds("start_timeout", defaults.start_timeout),

@@ -11,6 +11,8 @@ from mesh.config.project import VARIABLE, Project
 from mesh.core.errors import UsageError
 from mesh.core.masking import SECRET_CHARACTERS_MIN
 
+PATTERN_CHARACTERS = "*?["
+
 
 def rank_variables(
     project: Project, env_files: Sequence[str], chosen: Mapping[str, str], environ: Mapping[str, str]
@@ -35,6 +37,13 @@ def passed_variables(project: Project, environ: Mapping[str, str]) -> dict[str, 
     """Return the local variables that ``pass:`` and ``secret:`` of mesh.yaml hand on."""
     patterns = (*project.passed, *project.secret)
     return {name: value for name, value in environ.items() if VARIABLE.fullmatch(name) and _matches(name, patterns)}
+
+
+def passed_words(project: Project) -> tuple[list[str], list[str]]:
+    """Return the names that ``pass:`` and ``secret:`` of mesh.yaml have in full, and their patterns."""
+    words = (*project.passed, *project.secret)
+    patterns = [word for word in words if set(PATTERN_CHARACTERS) & set(word)]
+    return [word for word in words if word not in patterns], patterns
 
 
 def secret_names(project: Project, environ: Mapping[str, str]) -> tuple[str, ...]:

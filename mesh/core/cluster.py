@@ -56,6 +56,7 @@ class PodPlace(Struct, frozen=True, kw_only=True):
     namespace: str = ""  # "": the context's
     container: str = ""  # "": the only one of a pod, or the one that the pod names as its default
     selector: str = ""  # labels that all of the pods have
+    server: str = ""  # the address of the API server that has them; "": that of the context
     switchboard: bool = False  # one exec carries the streams of all pods
 
     def kubectl(self, verb: str) -> str:

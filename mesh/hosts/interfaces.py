@@ -62,7 +62,7 @@ class How(Enum):
     MISSING = "missing"  # the same by the absence of some, which needs a second look some time later
     ABSENT = "absent"  # none is there
     ENDED = "ended"  # none is there, by a record of their end or an answer that cannot be too old
-    UNKNOWN = "unknown"  # the API has a state that this client does not have a word for
+    UNKNOWN = "unknown"  # the API gave no complete answer, or has a state that this client does not have a word for
 
 
 class Why(Enum):

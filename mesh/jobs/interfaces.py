@@ -37,7 +37,7 @@ from mesh.jobs.orders import AnyLook, AnyOrder, Delete, LookAtMachines, Make
 from mesh.jobs.values import Job
 
 RunFacts = RunSeen | RunEnded | RunUnknown
-MachineFacts = MachinesReady | MachinesPending | MachinesLost | MachinesAbsent
+MachineFacts = MachinesReady | MachinesPending | MachinesLost | MachinesAbsent | NotAsked
 
 
 class NoAnswer(MeshError):

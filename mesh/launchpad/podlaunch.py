@@ -14,7 +14,7 @@ from mesh.api.choosing import cluster_file, default_cluster, project_here, with_
 from mesh.api.held import find_hosts
 from mesh.api.podhold import down_pods
 from mesh.config.clusters import find_cluster
-from mesh.config.kubernetes import BUILT_IN
+from mesh.config.kubernetes import built_in_name
 from mesh.config.podcode import Code
 from mesh.config.podspec import MadePods, PodTemplate
 from mesh.core.cluster import Cluster
@@ -188,7 +188,8 @@ def _launched(program: Program, parts: Sequence[PodPart], base: Cluster, chosen:
     made = find_hosts(with_archive(cluster), Purpose.RUN)
     try:
         # By this name other commands find the pods, which are in no file.
-        made = replace(made, name=f"{BUILT_IN}{made.pods.namespace}:{made.pods.selector}")
+        place = made.pods
+        made = replace(made, name=built_in_name(place.context, place.namespace, place.selector))
         for part in parts:
             for node, host in zip(program.groups[part.label], part.hosts, strict=True):
                 node.host = host

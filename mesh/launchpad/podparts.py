@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mesh.config.gpushare import KEY, GpuShare
-from mesh.config.podcode import GIT, Code
+from mesh.config.podcode import GIT, Code, has_credentials, is_url
 from mesh.config.podspec import GROUP_NAME_CHARACTERS, PODS_MAX, MadePods, PodGroup, PodTemplate
 from mesh.core.errors import UsageError
 from mesh.hosts.kubernetes.render import merged, safe
@@ -200,14 +200,18 @@ def code_of(source: Source | None) -> Code | None:
     """Return where pods get the code; None for the directory of the program. Raises UsageError for credentials."""
     if not isinstance(source, GitSource):
         return None
+    hint = (
+        "kubectl create secret generic forge --from-literal=username=NAME --from-literal=password=TOKEN\n"
+        'GitSource(url, secret="forge")'
+    )
     if source.username or source.password:
-        hint = (
-            "kubectl create secret generic forge --from-literal=username=NAME --from-literal=password=TOKEN\n"
-            'GitSource(url, secret="forge")'
-        )
         raise UsageError(
             "GitSource: username and password would stand in the program: put them into a Secret", hint=hint
         )
+    if has_credentials(source.url):
+        raise UsageError("GitSource: credentials in the URL would stand in each pod: put them into a Secret", hint=hint)
+    if not is_url(source.url) or source.ref.startswith("-"):
+        raise UsageError(f"GitSource: expected a URL and a commit, tag or branch, found {source.url!r}, {source.ref!r}")
     return Code(kind=GIT, url=source.url, ref=source.ref, secret=source.secret)
 
 

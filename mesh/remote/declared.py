@@ -10,7 +10,7 @@ from pathlib import Path
 from mesh.remote.blob import EPOCH, FILE_MODE, blob, boot, library, opening
 
 MESH_PATH = Path(__file__).parents[1]
-MAIN = b"import sys\n\nfrom mesh.agent.declared.main import main\n\nsys.exit(main(sys.argv[1:]))\n"
+MAIN = b"import sys\n\nfrom mesh.agent.declared.main import run\n\nrun(sys.argv[1:])\n"
 MODULES = ("__init__.py", "agent/__init__.py", "agent/link/__init__.py", "agent/link/tls.py")
 ROOMS = ("agent/declared", "protocol")
 

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
+from mesh.api.podshow import role_text
 from tests.conftest import Home
-from tests.kubecluster.cluster import NAMESPACE, Cluster, Refused
+from tests.kubecluster.cluster import NAMESPACE, USER, Cluster, Refused
 from tests.kubecluster.faults import PATIENT_S, made
 from tests.kubecluster.newer import NEWER, lacking
 from tests.lab import eventually
@@ -121,6 +122,64 @@ def test_pods_of_a_job_begin_a_run_that_ps_attach_and_stop_find(home: Home, kube
         job.clear()
         with contextlib.suppress(Refused):
             kube.ask("DELETE", kube.path("secrets", "mesh-gpus-root-job"))
+
+
+def test_a_variable_may_be_unset_where_a_job_is_rendered_but_not_in_its_secret(home: Home, kube: Cluster) -> None:
+    home.clusters(made(1))
+    done = home.mesh("pods", "secret", "gpus")
+    assert done.status == 0, done.err
+    home.files(mesh__yaml="secret: [TRAINING_KEY]\n")
+    job = Job(
+        kube, objects_of(home, "--as", "job", "gpus", "--", "sh", "-c", "test ${#TRAINING_KEY} = " + str(len(SECRET)))
+    )
+    again = "kubectl delete secret mesh-gpus-root-job && mesh pods secret gpus"
+    try:
+        job.start(0)
+        code, message = job.ended(0)
+        assert (code, message.strip()) == (
+            125,
+            f"the run has not begun: the Secret lacks the variable TRAINING_KEY: {again}",
+        )
+        kube.ask("DELETE", kube.path("pods", "job-0"))
+        assert eventually(lambda: not kube.phases(), PATIENT_S)
+        kube.ask("DELETE", kube.path("secrets", "mesh-gpus-root-job"))
+        home.environ["TRAINING_KEY"] = SECRET
+        assert home.mesh("pods", "secret", "gpus").status == 0
+        job.start(0)
+        assert job.ended(0) == (0, "")
+    finally:
+        job.clear()
+        with contextlib.suppress(Refused):
+            kube.ask("DELETE", kube.path("secrets", "mesh-gpus-root-job"))
+
+
+def status_of(kube: Cluster, method: str, path: str, body: object = None) -> int:
+    """Return the status of the answer to a user's request."""
+    kind = "application/merge-patch+json" if method == "PATCH" else ""
+    try:
+        kube.ask(method, path, body, user=USER, kind=kind)
+    except Refused as error:
+        return error.status
+    return 200
+
+
+def test_the_role_for_declared_jobs_suffices_to_apply_and_delete_them(home: Home, kube: Cluster) -> None:
+    home.clusters(made(1, "source: config_map"))
+    home.files(hello__txt="hello\n")
+    objects = objects_of(home, "--as", "job", "gpus", "--", "true")
+    (service,) = [path_of(one) for one in objects if one["kind"] == "Service"]
+    assert status_of(kube, "GET", f"{service}/x") == 403
+    kube.allow(USER, yaml.safe_load(role_text(has_jobs=True))["rules"])
+    try:
+        assert eventually(lambda: status_of(kube, "GET", f"{service}/x") == 404, PATIENT_S)
+        for one in objects:
+            path = path_of(one)
+            assert status_of(kube, "POST", f"{path}?dryRun=All", one) == 200
+            place = f"{path}/{one['metadata']['name']}"
+            assert [status_of(kube, verb, place, {}) for verb in ("GET", "PATCH", "DELETE")] == [404] * 3, place
+        assert status_of(kube, "DELETE", kube.path("secrets", "mesh-gpus-root-job")) == 404
+    finally:
+        kube.allow(USER, yaml.safe_load(role_text())["rules"])
 
 
 def test_the_server_keeps_every_field_that_is_rendered(home: Home, kube: Cluster) -> None:

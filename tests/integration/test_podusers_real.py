@@ -172,6 +172,8 @@ def test_the_documented_examples_of_tlaunchrun(home: Home, kube: Cluster, volume
         lines = [re.sub(r"mnist-[0-9a-f]{12} ", "mnist-X ", line.partition("] ")[2]) for line in done.lines]
         assert lines == [expected.format(rank=rank) for rank in (0, 1)], done.lines
     assert (volume / "models/mnist").is_dir()
+    assert home.mesh("down", "lpjob-mnist", within=PATIENT_S).status == 0  # which is in no cluster.yaml
+    assert kube.phases() == {}
 
 
 def spaces(kube: Cluster) -> list[str]:

@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from mesh.agent.declared.meeting import Host, MeetingOver, Member
-from mesh.agent.declared.plan import BadPlan, filled, read_plan
+from mesh.agent.declared.plan import BadPlan, filled, read_plan, with_passed
 from mesh.agent.link.tls import tls_context
-from mesh.api.declaring import job_text
+from mesh.api.declaring import job_text, make_job_secret
 from mesh.core.credentials import make_credentials
 from mesh.core.errors import UsageError
 from tests.kubecluster.newer import NEWER
@@ -70,8 +70,37 @@ def test_a_rendered_job_names_its_secret_and_holds_no_value(render: Render) -> N
     env = filled({**plan["env"], **plan["pods"][2]["env"]}, "r-1", "0", pods, {"TRAINING_KEY": SECRET})
     assert (env["TRAINING_KEY"], env["RANK"], env["MASTER_ADDR"]) == (SECRET, "2", "10.0.0.0")
     assert env["MESH_HOSTS"] == ",".join(one["address"] for one in pods)
-    with pytest.raises(BadPlan, match="the Secret lacks the variable TRAINING_KEY"):
-        filled(plan["env"], "r-1", "0", pods, {})
+    again = f"kubectl delete secret {secret} && mesh pods secret gpus"
+    with pytest.raises(BadPlan, match=f"the Secret lacks the variable TRAINING_KEY: {again}"):
+        filled(plan["env"], "r-1", "0", pods, {}, plan["secret"])
+
+
+def test_a_variable_that_the_project_names_is_wanted_also_where_it_is_not_set(
+    render: Render, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mesh.yaml").write_text(
+        "pass: [TRAINING_KEY, OTHER_KEY, 'WANDB_*']\nsecret: [LAST_KEY]\nenv: {OTHER_KEY: here}\n"
+    )
+    monkeypatch.delenv("TRAINING_KEY")
+    monkeypatch.setenv("WANDB_HERE", SECRET)
+    plan = plan_in(render(", namespace: team"))
+    wanted = {name for name, value in plan["env"].items() if "@mesh-variable-" in value}
+    assert wanted == {"TRAINING_KEY", "LAST_KEY", "WANDB_HERE"}
+    assert plan["env"]["OTHER_KEY"] == "here"
+    assert plan["begin"]["plan"]["spec"]["secrets"] == ["LAST_KEY"]  # by which `mesh attach` masks its value
+    assert plan["secret"].startswith("kubectl delete secret -n team mesh-gpus-")
+    env = with_passed(plan["env"], plan["passed"], ["AWS_KEY", "WANDB_THERE", "OTHER_KEY"])
+    assert env == {**plan["env"], "WANDB_THERE": "@mesh-variable-WANDB_THERE@"}
+
+
+def test_a_secret_is_not_made_without_a_variable_that_the_project_names(
+    render: Render, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    render()
+    monkeypatch.delenv("TRAINING_KEY")
+    monkeypatch.setenv("KUBECONFIG", "/no/such/file")  # it is not reached
+    with pytest.raises(UsageError, match=r"TRAINING_KEY: named by `pass:` or `secret:` of mesh\.yaml, and not set"):
+        make_job_secret("gpus")
 
 
 def test_addresses_of_the_sixth_version_have_brackets_before_a_port(render: Render) -> None:

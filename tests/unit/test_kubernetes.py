@@ -15,9 +15,10 @@ from mesh.api.podshow import objects_text
 from mesh.backends.pods import frames, state
 from mesh.backends.pods.frames import BadFrame, Frames
 from mesh.backends.pods.objects import Pod
-from mesh.config.clusters import find_cluster, load_clusters
-from mesh.config.kubernetes import Pods, built_in
+from mesh.config.clusters import find_cluster, is_cluster, load_clusters
+from mesh.config.kubernetes import Pods, built_in, built_in_name
 from mesh.config.podspec import MadePods
+from mesh.config.selectors import Part, parse
 from mesh.core.cluster import PodPlace
 from mesh.core.errors import MeshError, UsageError
 from mesh.hosts.kubernetes import render
@@ -87,10 +88,23 @@ def test_names_of_built_in_clusters_are_reserved(tmp_path: Path, name: str) -> N
     assert "cluster.yaml:2" in load_clusters(file, required=True).problems[name][0]
 
 
-@pytest.mark.parametrize("name", ["k8s:", "k8s:Team:app=x", "k8s:a;b"])
+@pytest.mark.parametrize("name", ["k8s:", "k8s:Team:app=x", "k8s:a;b", "k8s:prod@:app=x", "k8s:prod@app=x"])
 def test_selectors_that_are_none(name: str) -> None:
     with pytest.raises(UsageError):
         built_in(name)
+
+
+@pytest.mark.parametrize("context", ["", "prod", "arn:aws:eks:us-east-1:1:cluster/a,b", "admin@prod"])
+def test_pods_that_are_in_no_file_have_a_name_with_their_context(tmp_path: Path, context: str) -> None:
+    name, file = built_in_name(context, "team", "mesh/root=u,x"), load_clusters(tmp_path / "none", required=False)
+    assert parse(name, lambda text: is_cluster(text, file)) == (Part(cluster=name),)
+    (part,) = parse(
+        f"{built_in_name(context, 'team', 'app')}:pod-0".replace(",", ""), lambda text: is_cluster(text, file)
+    )
+    assert part.picks == ("pod-0",)
+    source = find_cluster(name, file).source
+    assert isinstance(source, Pods)
+    assert (source.context, source.namespace, source.selector) == (context, "team", "mesh/root=u,x")
 
 
 def test_a_pod_has_what_a_restricted_cluster_asks_for(tmp_path: Path) -> None:

@@ -228,6 +228,9 @@ def test_a_source_of_git_is_that_of_all_pods_and_has_no_password() -> None:
     assert (code_of(None), code_of(Source())) == (None, None)
     with pytest.raises(UsageError, match="put them into a Secret"):
         podlaunch.launch(lp.Program("x"), source=GitSource("https://h/r", "me", "secret"))
+    for url, told in (("https://token@h/r", "credentials in the URL"), ("--upload-pack=x", "expected a URL")):
+        with pytest.raises(UsageError, match=told):
+            podlaunch.launch(lp.Program("x"), source=GitSource(url))
 
 
 def test_the_namespace_is_that_of_the_current_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

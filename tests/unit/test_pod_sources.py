@@ -177,7 +177,8 @@ def test_no_rank_starts_where_hosts_have_fetched_different_trees(trees: tuple[st
 BAD = {
     "{image: x, source: svn}": "expected config_map, or a mapping with git:",
     "{image: x, source: {ref: v1}}": "expected config_map, or a mapping with git:",
-    "{image: x, source: {git: 'https://me:secret@x/y'}}": "has a password in it",
+    "{image: x, source: {git: 'https://me:secret@x/y'}}": "has credentials in it",
+    "{image: x, source: {git: 'https://token@x/y'}}": "has credentials in it",
     "{image: x, source: {git: --upload-pack=x}}": "expected a URL",
     "{image: x, source: {git: https://x/y, ref: --x}}": "expected a commit, tag or branch",
     "{image: x, source: {git: https://x/y, secret: A b}}": "expected the name of a Secret",

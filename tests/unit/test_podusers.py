@@ -36,6 +36,8 @@ BAD = {
     "users: {}": ":1: dev: is missing",
     "users: {ana: {cpu: 1, memory: 1Gi}}\ndev: {}": "dev.image: expected an image",
     "users: {Ana: {cpu: 1, memory: 1Gi}}\ndev: {image: x}": ":1: users.Ana: user 'Ana': expected at most",
+    "users: {root: {cpu: 1, memory: 1Gi}}\ndev: {image: x}": ":1: users.root: is an account of the dev pod itself",
+    "users: {1000: {cpu: 1, memory: 1Gi}}\ndev: {image: x}": ":1: users.1000: is a number",
     "users: {ana: {memory: 1Gi}}\ndev: {image: x}": "users.ana.cpu: is missing",
     "users: {ana: {cpu: many, memory: 1Gi}}\ndev: {image: x}": ":1: users.ana.cpu: expected a quantity",
     "users: {ana: {cpu: 1, memory: 1Gi, key: /no/such}}\ndev: {image: x}": ":1: users.ana.key: cannot read /no/such",
@@ -214,3 +216,16 @@ def test_users_may_make_gangs_only_where_the_file_has_them(tmp_path: Path) -> No
 
     assert groups not in rules(FILE)  # type: ignore[operator]
     assert groups in rules(FILE.replace("volume: 100Gi", "volume: 100Gi, gang: volcano"))  # type: ignore[operator]
+
+
+def test_users_may_apply_declared_jobs_only_where_the_file_has_it(tmp_path: Path) -> None:
+    def kinds(text: str) -> dict[str, set[str]]:
+        role = next(one for one in userobjects.objects_of(space(tmp_path, text)) if one["kind"] == "Role")
+        rules: Any = role["rules"]
+        return {name: {*rule["verbs"]} for rule in rules for name in rule["resources"]}
+
+    assert {"services", "jobs", "jobsets"}.isdisjoint(kinds(FILE))
+    found = kinds(FILE.replace("volume: 100Gi", "volume: 100Gi, jobs: true"))
+    for name in ("services", "jobs", "jobsets", "configmaps"):
+        assert {"get", "create", "patch", "delete"} <= found[name]
+    assert found["resourcequotas"] == {"list"}

@@ -15,8 +15,11 @@ from mesh.api.holding import InUse
 from mesh.api.podhold import check_not_awaited
 from mesh.cli import program
 from mesh.cli.otherstlaunch import ordered
-from mesh.compat.tlaunchpods import PodRequest, clusters_text, write_cluster
+from mesh.compat.tlaunchpods import PodRequest, clusters_text, only_job, run_in_pods, write_cluster
 from mesh.compat.tlaunchrun import TLaunchJob, options_of, words_of
+from mesh.config.clusters import find_cluster, is_cluster, load_clusters
+from mesh.config.podspec import MadePods
+from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError
 from mesh.hosts.kubernetes.records import PodsRecord, PodsRecords
 from mesh.hosts.kubernetes.waiters import Waiters
@@ -202,6 +205,38 @@ def test_pods_that_start_for_another_job_are_kept(tmp_path: Path, monkeypatch: p
         check_not_awaited("lpjob", [record])
     assert caught.value.exit_code == 75
     check_not_awaited("lpjob", [record])
+
+
+def test_a_second_job_of_a_name_waits_for_nothing_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "mesh/tlaunchrun/lpjob-a.yaml"
+    with only_job(place), pytest.raises(InUse, match="lpjob-a: another job of this name is on") as caught:
+        run_in_pods("a", ("true",), Options(), PodRequest(image="x", nodes=1), "")
+    assert (caught.value.exit_code, place.exists()) == (75, False)
+    with only_job(place), only_job(place.with_name("lpjob.yaml")):
+        pass
+    with only_job(place):
+        pass
+
+
+def test_other_commands_find_the_pods_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    file = load_clusters(tmp_path / "cluster.yaml", required=False)
+    assert not is_cluster("lpjob-a", file)
+    place = tmp_path / "mesh/tlaunchrun/lpjob-a.yaml"
+    place.parent.mkdir(parents=True)
+    place.write_text(clusters_text("a", PodRequest(image="x", nodes=3), NO_SHARE))
+    assert is_cluster("lpjob-a", file)
+    source = find_cluster("lpjob-a", file).source
+    assert isinstance(source, MadePods)
+    assert source.nodes == 3
+    place.write_text("")  # it was cut short
+    with pytest.raises(UsageError, match="no cluster 'lpjob-a'"):
+        find_cluster("lpjob-a", file)
 
 
 def test_a_description_that_was_cut_short_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

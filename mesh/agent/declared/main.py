@@ -13,11 +13,12 @@ import queue
 import signal
 import sys
 import time
+import traceback
 import zipfile
 
 from mesh.agent.declared.agent import Agent
 from mesh.agent.declared.meeting import Host, MeetingOver, Member, listener
-from mesh.agent.declared.plan import BadPlan, filled, new_run_id, read_plan
+from mesh.agent.declared.plan import BadPlan, filled, new_run_id, read_plan, with_passed
 from mesh.agent.link.tls import tls_context
 from mesh.protocol.frames import Decoder, FrameError
 
@@ -125,7 +126,7 @@ class Part:
         pods = self._meet()
         attempt = os.environ.get("MESH_POD_ATTEMPT") or "0"
         mine = self._mine()
-        own = filled(mine, self.run, attempt, pods, self._variables)
+        own = filled(mine, self.run, attempt, pods, self._variables, plan["secret"])
         argv = [plan["python"], "-I", "-S", "-c", self._program.read(BOOT).decode()]
         environ = {name: value for name, value in os.environ.items() if name not in (*OWN, INDEX)}
         self.agent = agent = Agent(argv, environ, self._program.read(OPENING), self._program.read(AGENT))
@@ -221,7 +222,7 @@ class Part:
     def _mine(self) -> Header:
         """Return this pod's requests, with the environment that it shares with all pods."""
         plan, own = self._plan, self._plan["pods"][self._node]
-        env = {**plan["env"], **own["env"]}
+        env = with_passed({**plan["env"], **own["env"]}, plan["passed"], sorted(self._variables))
         finds = {"env": env, "interface": plan["interface"], "targets": own["targets"]}
         start = {"type": "start", "argv": own["argv"], "ranks": own["ranks"], "finds": None, "detach": True}
         begin = {**plan["begin"], "node": self._node, "ports": plan["begin"]["ports"] if not self._node else []}
@@ -292,5 +293,21 @@ def main(words: Sequence[str]) -> int:
     return status_of(plan["begin"]["remote_dir"], part.run, node_of(plan))
 
 
+def run(words: Sequence[str]) -> None:
+    """Run this pod's part, and end this process with the exit status.
+
+    Its daemon threads end with it. In an image without libgcc_s.so.1 they would make the interpreter's own end abort.
+    """
+    try:
+        status = main(words)
+    except SystemExit as ended:  # by SIGTERM
+        status = int(ended.code or 0)
+    except Exception:
+        traceback.print_exc()
+        status = NOT_BEGUN
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(sys.argv[1:])

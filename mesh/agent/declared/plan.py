@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import time
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from mesh.protocol.frames import Header
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 RUN, ATTEMPT = "@mesh-run@", "@mesh-attempt@"  # places in texts of a plan
 ADDRESS, HOST, VARIABLE = "@mesh-address-{}@", "@mesh-host-{}@", "@mesh-variable-{}@"
 
@@ -25,7 +26,7 @@ def read_plan(text: str) -> Header:
     """Return a plan. Raises BadPlan."""
     plan = json.loads(text)
     if not isinstance(plan, dict) or plan.get("format") != FORMAT_VERSION:
-        raise BadPlan("the plan was rendered by another version of mesh")
+        raise BadPlan("another version of mesh has rendered the plan or made the Secret: do both again")
     return plan
 
 
@@ -35,12 +36,29 @@ def new_run_id(now: float) -> str:
     return f"{when}-{int(now % 1 * 4096):03x}{os.urandom(2).hex()[1:]}"
 
 
+def with_passed(env: Mapping[str, str], patterns: Sequence[str], names: Sequence[str]) -> Mapping[str, str]:
+    """Return an environment with places for the variables of the Secret that patterns of `pass:` and `secret:` match.
+
+    names: of the variables that the Secret has
+
+    >>> with_passed({"A_1": "x"}, ["A_*"], ["A_1", "A_2", "B"])
+    {'A_2': '@mesh-variable-A_2@', 'A_1': 'x'}
+    """
+    matching = [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+    return {**{name: VARIABLE.format(name) for name in matching if name not in env}, **env}
+
+
 def filled(
-    part: Header, run: str, attempt: str, pods: Sequence[Mapping[str, str]], secrets: Mapping[str, str]
+    part: Header,
+    run: str,
+    attempt: str,
+    pods: Sequence[Mapping[str, str]],
+    secrets: Mapping[str, str],
+    again: str = "",
 ) -> Header:
     """Return a part of a plan with values in all of its places. Raises BadPlan for a variable without a value.
 
-    pods: name and address of each; secrets: values of variables by their names
+    pods: name and address of each; secrets: values of variables by their names; again: a command that makes the Secret
 
     >>> filled({"a": "[@mesh-address-1@]"}, "r", "0", [{"address": "x"}, {"address": "y"}], {})
     {'a': '[y]'}
@@ -59,6 +77,7 @@ def filled(
     begin, _, _ = VARIABLE.partition("{")
     if begin in text:
         name = text.partition(begin)[2].partition("@")[0]
-        raise BadPlan(f"the Secret lacks the variable {name}")
+        told = f"the Secret lacks the variable {name}"
+        raise BadPlan(f"{told}: {again}" if again else told)
     found: Header = json.loads(text)
     return found

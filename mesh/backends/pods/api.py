@@ -50,6 +50,10 @@ class ApiAway(MeshError):
     """The API server does not answer."""
 
 
+class OtherServer(MeshError):
+    """A context of kubeconfig names another API server than the one that has the pods."""
+
+
 def only(uid: str) -> Body:
     """Return the body of a request that deletes an object only if it has this UID."""
     return {"preconditions": {"uid": uid}}
@@ -59,14 +63,21 @@ class Api:
     """The API server of one context, for one namespace; a context manager closes its connections."""
 
     def __init__(self, place: PodPlace, environ: Mapping[str, str] = os.environ) -> None:
-        """Read the configuration. Raises UsageError, and MeshError if credentials cannot be had."""
+        """Read the configuration. Raises UsageError, OtherServer, and MeshError if credentials cannot be had."""
         self._access = access = access_of(place.context, environ)
+        if place.server not in ("", access.server):
+            context = f"context {access.context}" if access.context else "this pod's service account"
+            raise OtherServer(
+                f"{context}: names the API server {access.server}, and the pods are at {place.server}",
+                hint=PodPlace(context=access.context).kubectl("config view --minify"),
+            )
         self._pool = _pool(access)
         self.place = PodPlace(
             context=access.context,
             namespace=place.namespace or access.namespace or "default",
             container=place.container,
             selector=place.selector,
+            server=access.server,
         )
         self.server = access.server
         self._watched: BaseHTTPResponse | None = None

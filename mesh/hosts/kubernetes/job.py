@@ -87,7 +87,7 @@ def _job_set(declared: Declared) -> Object:
     slices = declared.slices
     replicated = {"name": SLICE, "replicas": slices, "template": _job(declared, declared.made.source.nodes // slices)}
     return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "apiVersion": f"{render.JOBSET_GROUP}/v1alpha2",
         "kind": "JobSet",
         "metadata": _meta(declared, declared.name),
         "spec": {

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from mesh.backends.pods import state
-from mesh.backends.pods.api import Api, ApiAway, ApiFailed, only
+from mesh.backends.pods.api import Api, ApiAway, ApiFailed, OtherServer, only
 from mesh.backends.pods.happenings import events_of
 from mesh.backends.pods.objects import Pod, PodEvent, Pods, Thing, Things
 from mesh.config.podspec import MadePods
@@ -46,9 +46,9 @@ class JobPods(Maker):
     def make(self) -> None:
         """Create the root and every pod that is not there. Raises NotMade, ApiFailed, and ApiAway."""
         root, place = self._own_root(), self._api.place
-        there = {(pod.metadata.labels or {}).get(render.INDEX) for pod in self.pods(root.metadata.uid)}
-        missing = [index for index in range(self.made.source.nodes) if str(index) not in there]
         try:
+            there = {(pod.metadata.labels or {}).get(render.INDEX) for pod in self.pods(root.metadata.uid)}
+            missing = [index for index in range(self.made.source.nodes) if str(index) not in there]
             if missing:
                 self._create(root, missing, [])
         except ApiFailed as error:
@@ -59,13 +59,16 @@ class JobPods(Maker):
             raise NotMade(Why.PERSON, str(error), hint=error.hint, has_rest=True) from error
 
     def _own_root(self) -> Thing:
-        """Return the root of the pods, which is created if it is not there. Raises NotMade."""
+        """Return the root of the pods, which is created if it is not there. Raises NotMade, ApiFailed, and ApiAway."""
         path = self._api.path("configmaps")
-        root = self.any_root()
-        if root is None:
-            with contextlib.suppress(_Exists):
-                root = self._created(path)
-        root = root or self.any_root()
+        try:
+            root = self.any_root()
+            if root is None:
+                with contextlib.suppress(_Exists):
+                    root = self._created(path)
+            root = root or self.any_root()
+        except ApiFailed as error:
+            raise refusal(error, self._api.place) from error
         if root is None:
             raise ApiAway(f"{self.made.root_name} is being deleted")
         if not is_ours(root, self.made):
@@ -79,7 +82,7 @@ class JobPods(Maker):
         except ApiFailed as error:
             if error.status == CONFLICT:
                 raise _Exists(str(error)) from error
-            raise refusal(error, self._api.place) from error
+            raise
 
 
 class _Exists(MeshError):
@@ -106,8 +109,11 @@ class PodMaker:
         self._events: dict[str, tuple[float, tuple[PodEvent, ...]]] = {}  # by UIDs of pods: when, and which
 
     def make(self, wish: Wish) -> None:
-        with self._api(wish) as api:
-            JobPods(api, made_of(wish), self._records).make()
+        try:
+            with self._api(wish) as api:
+                JobPods(api, made_of(wish), self._records).make()
+        except OtherServer as error:
+            raise NotMade(Why.PERSON, str(error), hint=error.hint) from error
 
     def look(self, wishes: Sequence[Wish]) -> Sequence[Stand | None]:
         by_place: dict[PodPlace, list[Wish]] = {}
@@ -115,15 +121,19 @@ class PodMaker:
             by_place.setdefault(_place(wish), []).append(wish)
         found: dict[str, Stand | None] = {}
         for some in by_place.values():
-            with contextlib.suppress(MeshError), self._api(some[0]) as api:
-                roots, pods = _listed(api, some)
-                for wish in some:
-                    made = made_of(wish)
-                    own = [pod for pod in pods if is_ours(pod, made)]
-                    named = [one for one in roots if one.metadata.name == made.root_name]
-                    root = next((one for one in named if is_ours(one, made)), None)
-                    found[wish.name] = self._stand(api, wish, root, in_order(own))
-        return [found.get(wish.name) for wish in wishes]
+            try:
+                with self._api(some[0]) as api:
+                    roots, pods = _listed(api, some)
+                    for wish in some:
+                        made = made_of(wish)
+                        own = [pod for pod in pods if is_ours(pod, made)]
+                        named = [one for one in roots if one.metadata.name == made.root_name]
+                        root = next((one for one in named if is_ours(one, made)), None)
+                        found[wish.name] = self._stand(api, wish, root, in_order(own))
+            except MeshError as error:
+                silent = Stand(how=How.UNKNOWN, text=str(error))
+                found |= {wish.name: silent for wish in some if wish.name not in found}
+        return [found[wish.name] for wish in wishes]
 
     def delete(self, wish: Wish) -> Sequence[str]:
         with self._api(wish) as api:
@@ -137,11 +147,16 @@ class PodMaker:
             return [f"pod {pod.name}" for pod in pods]
 
     def fixed(self, cluster: Cluster) -> Cluster:
-        """Return a cluster whose pods are made in the context and namespace of now. Raises UsageError, MeshError."""
+        """Return a cluster whose pods are made in the context and namespace of now, by the server of now.
+
+        Raises UsageError, and MeshError.
+        """
         source = cluster.source
         assert isinstance(source, MadePods)
         with api_of(PodPlace(context=source.context, namespace=source.namespace), source.place) as api:
-            return replace(cluster, source=replace(source, context=api.place.context, namespace=api.place.namespace))
+            place = api.place
+            fixed = replace(source, context=place.context, namespace=place.namespace, server=place.server)
+            return replace(cluster, source=fixed)
 
     def knows(self, cluster: Cluster) -> bool:
         return True
@@ -236,7 +251,8 @@ def in_order(pods: Sequence[Pod]) -> list[Pod]:
 def _place(wish: Wish) -> PodPlace:
     source = wish.cluster.source
     assert isinstance(source, MadePods)
-    return PodPlace(context=source.context, namespace=source.namespace, container=render.CONTAINER)
+    container = render.CONTAINER
+    return PodPlace(context=source.context, namespace=source.namespace, container=container, server=source.server)
 
 
 def _listed(api: Api, wishes: Sequence[Wish]) -> tuple[Sequence[Thing], Sequence[Pod]]:

@@ -198,9 +198,13 @@ class Maker:
         return Place(self._api.place.context, self._api.place.namespace, self.made.root_name)
 
     def forget(self, gone: Sequence[PodsRecord]) -> None:
-        """Remove records. gone: as they were before a look found no root; another command may make one meanwhile"""
+        """Remove records, but not of pods at another server that the context named once.
+
+        gone: as they were before a look found no root; another command may make one meanwhile
+        """
         for record in gone:
-            self._records.remove(record.uid)
+            if record.server in ("", self._api.server):
+                self._records.remove(record.uid)
 
     def delete(self, root: Thing) -> None:
         """Delete a root and its pods, and wait until they are gone. Raises MeshError."""
@@ -264,6 +268,7 @@ class Maker:
                 hold=float(marks.get(render.HOLD, made.source.hold)),
                 is_expected=is_expected,
                 machine=machine_here(),
+                server=place.server,
             )
         )
 

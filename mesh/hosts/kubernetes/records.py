@@ -37,6 +37,7 @@ class PodsRecord(Struct, frozen=True, kw_only=True):
     hold: float = 0.0
     is_expected: bool = False  # a root is being created; uid is the mark that it will have
     machine: str = ""  # where the command ran; homes may be shared between machines
+    server: str = ""  # of the API that has them; "": an earlier version has made them
 
     @property
     def place(self) -> Place:

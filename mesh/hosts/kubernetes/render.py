@@ -29,6 +29,8 @@ ENDING_S = 40  # from SIGTERM to SIGKILL of a pod, in which ranks are ended
 NAME_PART_CHARACTERS = 40  # of a root's name; pods add a suffix and an index
 _UNSAFE = re.compile(r"[^a-z0-9]+")
 HOLDER = Path(__file__).with_name("holder.py")
+JOBSET_GROUP = "jobset.x-k8s.io"
+APPLIES = ("get", "list", "watch", "create", "patch", "delete")  # verbs of kubectl apply and delete
 Object = Mapping[str, object]
 
 
@@ -335,8 +337,11 @@ def _merged_lists(ours: list[object], theirs: list[object]) -> list[object]:
     return found
 
 
-def role_object(*, is_existing: bool, gang_kind: str = "") -> Object:
-    """Return the Role for a namespace. is_existing: mesh makes no pods there; gang_kind: of those that it makes"""
+def role_object(*, is_existing: bool, gang_kind: str = "", has_jobs: bool = False) -> Object:
+    """Return the Role for a namespace.
+
+    is_existing: mesh makes no pods there; gang_kind: of those that it makes; has_jobs: also to apply declared jobs
+    """
     own = not is_existing
     rules: list[Object] = [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", *(["create", "delete"] * own)]},
@@ -349,6 +354,11 @@ def role_object(*, is_existing: bool, gang_kind: str = "") -> Object:
         rules.append({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "create", "delete"]})
         rules.append({"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]})
         rules += gang.rules_of(gang_kind)
+    if has_jobs:
+        kinds = {"": ["configmaps", "services"], "batch": ["jobs"], JOBSET_GROUP: ["jobsets"]}
+        kinds |= {gang.GROUP: [gang.RESOURCE]} if gang_kind else {}
+        rules += [{"apiGroups": [one], "resources": names, "verbs": list(APPLIES)} for one, names in kinds.items()]
+        rules.append({"apiGroups": [""], "resources": ["secrets"], "verbs": ["delete"]})
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",

@@ -12,7 +12,7 @@ from mesh.backends.pods.api import Api, ApiFailed
 from mesh.backends.pods.objects import Part, Pods, Quotas, Things
 from mesh.config.userspaces import PREFIX, namespace_of
 from mesh.core.errors import MeshError
-from mesh.hosts.kubernetes import devfiles
+from mesh.hosts.kubernetes import devfiles, gang, render
 from mesh.hosts.kubernetes.userobjects import NAME, RBAC, SPACE
 from mesh.hosts.kubernetes.userspace import check_space, object_at, why_not_ready
 
@@ -25,8 +25,11 @@ REMOVED: Sequence[tuple[str, str]] = (
     ("roles", f"{RBAC}/v1"),
     ("deployments", APPS),
     ("replicasets", APPS),
+    ("jobsets", f"{render.JOBSET_GROUP}/v1alpha2"),
     ("jobs", "batch/v1"),
     ("pods", ""),
+    ("services", ""),
+    (gang.RESOURCE, f"{gang.GROUP}/{gang.VERSION}"),
     ("configmaps", ""),
     ("secrets", ""),
     ("serviceaccounts", ""),
@@ -37,7 +40,7 @@ REMOVED: Sequence[tuple[str, str]] = (
 CLAIMS = "persistentvolumeclaims"
 SERVERS_OWN = ("default-token-", "kube-root-ca.crt")  # begin the names of objects that the server makes again
 BACKGROUND: Mapping[str, object] = {"propagationPolicy": "Background"}
-RUNS, REMOVED_STATE = "runs", "removed, its volume is kept"
+RUNS, REMOVED_STATE, DELETING = "runs", "removed, its volume is kept", "is being deleted"
 
 
 class SpaceRow(Struct, frozen=True, kw_only=True):
@@ -70,7 +73,8 @@ def list_spaces(api: Callable[[str], Api]) -> list[SpaceRow]:
         if one.metadata.name != f"{PREFIX}{user}":
             continue
         own = api(one.metadata.name)
-        rows.append(SpaceRow(user=user, dev=_dev_state(own), used=_used(own)))
+        dev = DELETING if one.metadata.deletion_timestamp else _dev_state(own)
+        rows.append(SpaceRow(user=user, dev=dev, used=_used(own)))
     return sorted(rows, key=lambda row: row.user)
 
 
@@ -120,7 +124,13 @@ def kept(api: Api) -> list[str]:
 
 
 def _names(api: Api, kind: str, group: str) -> list[str]:
-    found = api.get(api.path(kind, "", group), Things).items or ()
+    """Return the names of objects of a kind, without those of the server; none of a kind that the server lacks."""
+    try:
+        found = api.get(api.path(kind, "", group), Things).items or ()
+    except ApiFailed as error:
+        if error.status != 404:
+            raise
+        return []
     names = [one.metadata.name for one in found]
     return [
         name for name in names if not name.startswith(SERVERS_OWN) and (kind, name) != ("serviceaccounts", "default")

@@ -131,7 +131,7 @@ def _limits(space: Space) -> Object:
 
 def _role(space: Space) -> Object:
     """Return the rights of a user: those that mesh needs, and to read logs, volumes and limits."""
-    rules = role_object(is_existing=False, gang_kind=space.dev.gang)["rules"]
+    rules = role_object(is_existing=False, gang_kind=space.dev.gang, has_jobs=space.dev.jobs)["rules"]
     assert isinstance(rules, list)
     more = [
         {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
