@@ -226,6 +226,27 @@ def test_a_switchboard_that_is_killed_and_started_again_loses_and_doubles_no_lin
     assert list(logged(user).values()) == [lines, lines]
 
 
+def test_a_switchboard_that_is_killed_in_the_middle_of_an_upload(
+    user: SwitchedHome, board: Switchboard, tmp_path: Path
+) -> None:
+    data = random.Random(1).randbytes(100 << 20)
+    (user.project / "big").write_bytes(data)
+    process = user.popen("run", "pod", "sha256sum", "big")
+
+    def received() -> list[int]:
+        return [path.stat().st_size for path in (tmp_path / "switchboard").glob("home-*/.mesh/machines/**/pack-*")]
+
+    assert eventually(lambda: any(received()), ENDS_S)
+    board.board.kill()
+    board.board.wait()
+    assert max(received()) < len(data)
+    board.start_board()
+    out, err = process.communicate(timeout=ENDS_S)
+    assert process.returncode == 0, err.decode()
+    digest = hashlib.sha256(data).hexdigest()
+    assert out.decode().splitlines() == [f"[{rank}] {digest}  big" for rank in range(2)]
+
+
 def test_a_switchboard_that_stays_away_ends_the_run_and_leaves_nothing(user: SwitchedHome, board: Switchboard) -> None:
     user.client_return = 1.0
     words = ["--host-grace", "3", "--grace", "0.5"]
