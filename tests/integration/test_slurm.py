@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -176,11 +177,14 @@ def test_a_login_node_names_jobs_without_a_file(slurm: SlurmCluster) -> None:
     slurm.run("salloc", "--nodes=2", "--exclusive", "--no-shell")
     (theirs,) = slurm.jobs()
 
+    slurm.login.path("/root/p").mkdir()
+
     def printed(*words: str, **environ: str) -> list[str]:
-        client = slurm.popen(sys.executable, "-m", "mesh", *words, PYTHONPATH=str(REPOSITORY), **environ)
+        environ["PYTHONPATH"] = str(REPOSITORY)
+        client = slurm.popen(sys.executable, "-m", "mesh", *words, cwd="/root/p", **environ)
         out, errors = client.communicate(timeout=PATIENT_S)
         assert client.returncode == 0, errors.decode()
-        return out.decode().splitlines()
+        return sorted(out.decode().splitlines())
 
     names = [host.name for host in slurm.nodes]
     assert printed("exec", f"slurm:{theirs}:1", "hostname") == [f"[0] {names[1]}"]
@@ -190,7 +194,7 @@ def test_a_login_node_names_jobs_without_a_file(slurm: SlurmCluster) -> None:
     file.parent.mkdir(parents=True)
     file.write_text("big: {slurm: {nodes: 1, hold: 5s}}\n")
     asked = ("--nodes", "2", "--slurm", "comment=mine")
-    assert printed("exec", *asked, "big", "hostname") == [f"[0] {names[2]}", f"[1] {names[3]}"]
+    assert printed("run", *asked, "big", "hostname") == [f"[0] {names[2]}", f"[1] {names[3]}"]
     assert slurm.run("squeue", "-h", "-n", "mesh-big", "-o", "%k").split()[-1] == "mine"
 
 
@@ -214,7 +218,8 @@ def test_a_part_of_an_allocation_that_is_killed_is_the_verdict(slurm: SlurmClust
     found = [pid for host in slurm.nodes for pid, command in slurm.processes(host) if command.startswith(begin)]
     assert found
     for pid in found:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # srun has two processes
+            os.kill(pid, signal.SIGKILL)
     _, errors = client.communicate(timeout=PATIENT_S)
     assert (client.returncode, words in errors.decode()) == (76, True), errors.decode()
     assert eventually(lambda: all_gone(slurm) and not slurm.jobs(), PATIENT_S)
