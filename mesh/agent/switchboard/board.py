@@ -343,7 +343,7 @@ class Board:
             self._send(peer, frames.frame(frames.REFUSED, 0, text.encode()))
             return
         self._unproved.discard(peer)
-        peer.role, peer.name = role, name
+        peer.role, peer.name = str(role), name
         if role == frames.NODE_ROLE:
             before = self._nodes.get(name)
             if before is not None:  # it has connected again before this end has noticed
