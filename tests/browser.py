@@ -19,6 +19,7 @@ import websocket
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PATIENCE_S = 60.0
 POLL_S = 0.05
+PICTURES = os.environ.get("MESH_PICTURES", "")  # a directory for pictures of all pages
 # Width, height and scheme of the windows in which pages are looked at.
 LOOKS = [(1280, 900, "light"), (1280, 900, "dark"), (390, 844, "light"), (390, 844, "dark")]
 FLAGS = (
@@ -130,6 +131,22 @@ class Tab:
         found = self.value(f"axe.run(document, {options}).then(({{violations}}) => violations)")
         first = [(one["id"], one["nodes"][0]) for one in found]
         return [f"{rule}: {node['html'][:300]} {node.get('failureSummary')}" for rule, node in first]
+
+    def look_everywhere(self, name: str) -> None:
+        """Look at the page light and dark, wide and narrow: it is never wider than its window, and axe finds nothing.
+
+        name: of the pictures that are made where MESH_PICTURES names a directory
+        """
+        for width, height, scheme in LOOKS:
+            self.look(width, height, scheme)
+            rules = ["color-contrast"] if scheme == "dark" else []  # nothing else depends on the scheme
+            if width > 600:
+                assert self.violations(*rules) == [], (name, scheme)
+            wide = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+            assert self.value(wide), (name, width)
+            if PICTURES:
+                self.picture(Path(PICTURES) / f"{name}-{width}-{scheme}.png")
+        self.look(*LOOKS[0])
 
     def picture(self, path: Path) -> None:
         """Write a picture of the page."""

@@ -49,7 +49,7 @@ def ui(given: Given) -> int:
     if port > PORT_MAX:
         raise UsageError(f"--port: expected a port (0 to {PORT_MAX}), found {port}")
     place = server.Place(port)
-    with server.redirecting(place) as file:
+    with contextlib.closing(place.socket), server.redirecting(place) as file:
         status = server.serve(place, has_actions=given[p.ACTIONS], ready=lambda: _open(place, file, given))
     _leave(status)
     return status

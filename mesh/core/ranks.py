@@ -10,7 +10,7 @@ from mesh.core.cluster import Placement
 from mesh.core.errors import UsageError
 
 HOSTS_NAMED = 8  # in one message
-RANKS_MAX = 10_000_000  # of one range
+RANKS_MAX = 10_000_000  # of one range, where the size of the run is unknown
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
 
@@ -85,11 +85,11 @@ def choose_ranks(option: str, text: str, placement: Placement | None) -> set[int
 
 def _ranks_of(part: str, placement: Placement | None) -> set[int]:
     if found := _RANGE.fullmatch(part):
-        return _numbers(found)
+        return _numbers(found, RANKS_MAX if placement is None else placement.world_size)
     if placement is None:
         return set()
     label, slash, indices = part.partition("/")
-    wanted = _numbers(found) if (found := _RANGE.fullmatch(indices)) else None
+    wanted = _numbers(found, placement.world_size) if (found := _RANGE.fullmatch(indices)) else None
     if slash and wanted is None:
         return {rank for rank in range(placement.world_size) if fnmatchcase(placement.role(rank), part)}
     return {
@@ -99,9 +99,10 @@ def _ranks_of(part: str, placement: Placement | None) -> set[int]:
     }
 
 
-def _numbers(found: re.Match[str]) -> set[int]:
+def _numbers(found: re.Match[str], most: int) -> set[int]:
+    """Return the numbers of a range; of one with more than ``most``, one more than these."""
     first, last = int(found[1]), int(found[2] or found[1])
-    return set(range(first, min(last, first + RANKS_MAX) + 1))
+    return set(range(first, min(last, first + most) + 1))
 
 
 def members(bits: int) -> list[int]:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from mesh.core.escapes import plain
 from mesh.pages.events import all_events
 from mesh.pages.fields import Fields, count, inner, number, text, texts
+from mesh.pages.showing import visible
 from mesh.pages.verdicts import sentence
 from mesh.rundir.records import Record
 
@@ -57,7 +58,7 @@ def facts(record: Record) -> dict[str, str]:
 
 
 def differences(left: Record, right: Record) -> list[Difference]:
-    """Return the facts of two runs that differ; of their words and environment each one."""
+    """Return the facts of two runs that differ."""
     ours, theirs = facts(left), facts(right)
     found = []
     for what in dict.fromkeys((*ours, *theirs)):
@@ -123,4 +124,4 @@ def lines(found: list[Difference], left: str, right: str) -> Iterator[str]:
 
 def _line(text: str) -> str:
     """Return a text of a run directory as one line that a terminal only shows."""
-    return plain(text).replace("\n", "\\n")
+    return visible(plain(text)).replace("\n", "\\n")

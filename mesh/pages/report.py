@@ -12,7 +12,7 @@ from msgspec import Struct
 from mesh import __version__
 from mesh.core.naming import RUN_ID
 from mesh.core.ranks import counted
-from mesh.pages.board import Board
+from mesh.pages.board import DONE, FAILED, LOST, STOPPED, Board
 from mesh.pages.differences import tree_words, trees
 from mesh.pages.events import Recorded, all_events
 from mesh.pages.fields import Fields, count, inner, number, objects, text
@@ -32,6 +32,7 @@ WINDOW_LINES = 1000
 # The timeline, in units of its picture.
 WIDTH, ROW_HEIGHT, NAME_WIDTH, TICKS = 1000, 18, 150, 5
 HOSTS_DRAWN = 128
+SHAPES = {FAILED: "✗", LOST: "⌀", STOPPED: "■", DONE: "✓"}  # of ranks, beside their colours
 
 
 class _Content(Struct, frozen=True):
@@ -81,11 +82,12 @@ def _page(found: _Content, markup: Markup) -> Iterator[str]:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="referrer" content="no-referrer">'
-        f"<title>{markup.text(title)}</title><style>{SHEET}</style></head><body>\n"
+        f"<title>{markup.text(title)}</title><style>{SHEET}</style></head><body><main>\n"
     )
     yield markup.tag("h1", title) + "\n"
     if lines := verdict_lines(found.about):
-        yield f'<section class="bad"><h2>Verdict</h2><pre id="verdict">{_joined(markup, lines)}</pre></section>\n'
+        shown = f'<pre id="verdict" tabindex="0">{_joined(markup, lines)}</pre>'
+        yield f'<section class="bad"><h2>Verdict</h2>{shown}</section>\n'
     yield f"<h2>Run</h2>{markup.rows(_facts(found))}\n"
     yield f'<h2>Ranks</h2><div class="grid">{"".join(_cells(found.board, markup))}</div>\n'
     yield f"<h2>Timeline</h2>{''.join(_drawing(found, markup))}\n"
@@ -96,7 +98,7 @@ def _page(found: _Content, markup: Markup) -> Iterator[str]:
         who = f"rank {mark.rank}" if mark.rank >= 0 else mark.host
         cells = (_moment(mark.time), mark.name, who, mark.text)
         yield f"<tr>{''.join(markup.tag('td', cell) for cell in cells)}</tr>"
-    yield "</table></details></body></html>\n"
+    yield "</table></details></main></body></html>\n"
 
 
 def _joined(markup: Markup, lines: list[str]) -> str:
@@ -124,7 +126,7 @@ def _cells(board: Board, markup: Markup) -> Iterator[str]:
     for cell in board.cells:
         step = f" {cell.unit} {cell.step}" if cell.step >= 0 else ""
         about = f"rank {cell.rank} on {cell.host}: {cell.state} {cell.how}{step}"
-        name = markup.text(f"{cell.role or cell.rank}{step}")
+        name = markup.text(f"{SHAPES.get(cell.state, '')} {cell.role or cell.rank}{step}")
         yield f'<span class="{cell.state}" title="{markup.text(about)}">{name}</span>'
 
 
@@ -137,11 +139,12 @@ def _drawing(found: _Content, markup: Markup) -> Iterator[str]:
     hosts = record.hosts[:HOSTS_DRAWN]
     scale = (WIDTH - NAME_WIDTH) / max(end - begin, 0.001)
     height = (len(hosts) + 1) * ROW_HEIGHT + 4
+    yield '<div class="wide" tabindex="0">'
     yield f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img">'
     yield markup.tag("title", f"Phases of hosts: {', '.join(PHASES)}")
     rows = {host: number for number, host in enumerate(hosts)}
     for host, row in rows.items():
-        yield f'<text x="0" y="{row * ROW_HEIGHT + 13}">{markup.text(host[:20])}</text>'
+        yield f'<text x="0" y="{row * ROW_HEIGHT + 13}">{markup.text(host[:20])}{markup.tag("title", host)}</text>'
     for bar in bars:
         if bar.host in rows:
             inset = 5 if bar.phase == "silent" else 2
@@ -157,7 +160,7 @@ def _drawing(found: _Content, markup: Markup) -> Iterator[str]:
     for tick in range(TICKS):
         seconds = (end - begin) * tick / TICKS
         yield f'<text x="{NAME_WIDTH + seconds * scale:.1f}" y="{height - 4}">{seconds:.1f} s</text>'
-    yield "</svg>"
+    yield "</svg></div>"
     if len(record.hosts) > len(hosts):
         yield markup.tag("p", f"and {len(record.hosts) - len(hosts)} hosts more", "muted")
 
@@ -174,7 +177,7 @@ def _stacks(found: _Content, markup: Markup) -> Iterator[str]:
         yield "<h2>Stacks</h2>"
     for group in merged(groups):
         calls = _joined(markup, list(group.calls))
-        yield f"<details><summary>{markup.text(group.head)}</summary><pre>{calls}</pre></details>\n"
+        yield f'<details><summary>{markup.text(group.head)}</summary><pre tabindex="0">{calls}</pre></details>\n'
 
 
 def _output(found: _Content, markup: Markup) -> Iterator[str]:
@@ -182,7 +185,7 @@ def _output(found: _Content, markup: Markup) -> Iterator[str]:
     output = found.output
     total = len(output)
     half = LINES_MAX // 2
-    yield f'<h2>Output</h2><p class="muted">{counted(total, "line")}, folded</p><pre id="output">'
+    yield f'<h2>Output</h2><p class="muted">{counted(total, "line")}, folded</p><pre id="output" tabindex="0">'
     if total <= LINES_MAX:
         yield from _lines(output, range(total), TEXT_BYTES_MAX, markup)
     else:

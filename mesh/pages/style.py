@@ -9,6 +9,7 @@ body{background:var(--b);color:var(--f);font:14px/1.5 system-ui,sans-serif;margi
 h1{font-size:20px;overflow-wrap:anywhere}h2{font-size:16px;margin:24px 0 8px}
 pre{background:var(--p);border:1px solid var(--l);border-radius:4px;font:12px/1.5 ui-monospace,monospace;margin:0;
 overflow-x:auto;padding:8px;tab-size:8}
+#verdict{white-space:pre-wrap;overflow-wrap:anywhere}
 pre i{color:var(--m);font-style:normal}b{font-weight:inherit}.bold{font-weight:700}
 table{border-collapse:collapse;width:100%}th,td{border-bottom:1px solid var(--l);overflow-wrap:anywhere;
 padding:4px 8px 4px 0;text-align:left;vertical-align:top}th{color:var(--m);font-weight:400;white-space:nowrap;width:1%}
@@ -18,7 +19,8 @@ padding:4px 8px 4px 0;text-align:left;vertical-align:top}th{color:var(--m);font-
 .grid{display:flex;flex-wrap:wrap;gap:4px}.grid span{border:1px solid var(--l);border-radius:3px;
 font:12px ui-monospace,monospace;min-width:34px;padding:2px 6px;text-align:center}
 .failed,.lost{border-color:var(--red)!important;color:var(--red)}.done{color:var(--green)}.stopped{color:var(--m)}
-svg{max-width:100%;height:auto}svg text{fill:var(--m);font:11px ui-monospace,monospace}
+svg{max-width:100%;min-width:700px;height:auto}.wide{overflow-x:auto}
+svg text{fill:var(--m);font:11px ui-monospace,monospace}
 .connect,.end{fill:var(--grey)}.sync{fill:var(--blue)}.prerun{fill:var(--magenta)}.ready{fill:var(--cyan)}.run{fill:var(--green)}
 .silent{fill:var(--yellow)}rect.lost{fill:var(--red)}.first{stroke:var(--red);stroke-width:2}
 details{margin:4px 0}summary{cursor:pointer;font:12px ui-monospace,monospace;overflow-wrap:anywhere}

@@ -57,7 +57,7 @@ class Guard:
         headers: Mapping[bytes, bytes] = dict(found)
         if [value for name, value in found if name == b"host"] not in [[host] for host in self._hosts]:
             return 403, "this name is not the server's"
-        if b"origin" in headers and headers[b"origin"] not in self._origins:
+        if any(name == b"origin" and value not in self._origins for name, value in found):
             return 403, "pages of other sites get no answer"
         path: str = scope["path"]
         if path.startswith(API):

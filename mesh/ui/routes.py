@@ -22,6 +22,7 @@ from mesh.pages.fields import objects, text
 from mesh.pages.lines import EVERYTHING, STREAMS, Choice
 from mesh.pages.stackgroups import merged
 from mesh.pages.verdicts import verdict_lines
+from mesh.rundir.layout import RUN
 from mesh.rundir.listing import record_as_json
 from mesh.rundir.records import Record
 from mesh.ui.actions import act
@@ -132,6 +133,8 @@ async def runs(request: Request) -> Response:
 async def run(request: Request) -> Response:
     """Return run.json as `mesh runs --json` prints it, with the verdict in lines and the names of the hosts."""
     record = await run_in_threadpool(_record, request)
+    if not record.about:
+        raise NotThere(f"{record.directory / RUN}: it is not there, or damaged", hint="mesh runs --all")
     fields = json.loads(await run_in_threadpool(record_as_json, record))
     placement = record.placement
     hosts = [placement.hosts[placement.node(rank)].name for rank in range(placement.world_size)]
@@ -261,7 +264,10 @@ async def jobs(request: Request) -> Response:
 
 async def job(request: Request) -> Response:
     """Return all about a job."""
-    return Json(await run_in_threadpool(job_page, request.path_params["job"]))
+    number: str = request.path_params["job"]
+    if not (number.isascii() and number.isdecimal() and len(number) < 12):
+        raise NotThere("there is no such job", hint="mesh job list --all")
+    return Json(await run_in_threadpool(job_page, int(number)))
 
 
 async def machines(request: Request) -> Response:
@@ -320,7 +326,7 @@ _ANSWERS: dict[str, Answering] = {
     "ps": ps,
     "jobs": jobs,
     "jobs/storage": storage,
-    "jobs/{job:int}": job,
+    "jobs/{job}": job,
     "machines": machines,
 }
 ROUTES = [

@@ -85,6 +85,7 @@ def serve(place: Place, *, has_actions: bool, ready: Callable[[], object] = lamb
     config = uvicorn.Config(
         make_app(place, state),
         log_config=None,
+        log_level="error",  # any program of this machine may send what is no request
         access_log=False,
         lifespan="off",
         ws="none",

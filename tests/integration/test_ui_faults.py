@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mesh.rundir.writer import StoreSink
 from tests.browser import CHROMIUM, Tab
 from tests.conftest import Home
 from tests.desk import Desk
@@ -100,6 +101,11 @@ def test_runs_that_are_damaged_or_vanish(home: Home, tab: Tab) -> None:
         tab.wait("document.querySelectorAll('.row .text').length == 1")
         shutil.rmtree(runs / RUN)
         tab.wait_text("#words", f"run {RUN}: its directory is gone")
+        tab.open(f"{served.base}run/{OTHER}/stacks")
+        tab.wait("document.querySelector('#again')")
+        shutil.rmtree(runs / OTHER)
+        tab.value("document.querySelector('#again').click()")
+        tab.wait_text("#shots .error", "not on this machine")
 
 
 def test_a_server_that_ended_while_a_page_was_open(home: Home, tab: Tab) -> None:
@@ -109,6 +115,7 @@ def test_a_server_that_ended_while_a_page_was_open(home: Home, tab: Tab) -> None
         tab.wait("document.querySelector('.card')")
         tab.open(f"{served.base}run/{RUN}")
         tab.wait("document.querySelectorAll('.cell').length == 4")
+        _hidden(tab, sink)
         port = str(served.port)
     tab.wait_text("#link", "connecting again")
     with serving(home, "--port", port) as again:
@@ -119,6 +126,18 @@ def test_a_server_that_ended_while_a_page_was_open(home: Home, tab: Tab) -> None
         tab.wait_text("#words", "")
         tab.wait("document.querySelectorAll('.cell').length == 4")
     abandon(sink)
+
+
+def _hidden(tab: Tab, sink: StoreSink) -> None:
+    """Hide the tab, in which it ends its stream, and show it again. A browser has six connections for all tabs."""
+    streams = "performance.getEntriesByType('resource').filter(one => one.name.endsWith('/stream')).length"
+    see = "Object.defineProperty(document, 'visibilityState', {{ value: '{}', configurable: true }});"
+    changed = "document.dispatchEvent(new Event('visibilitychange'))"
+    tab.value(see.format("hidden") + changed)
+    tab.wait(f"{streams} == 1")  # an entry is there when its request has ended
+    sink.close()  # what was printed is in the logs now
+    tab.value(see.format("visible") + changed)
+    tab.wait_text(".lines", "step 2")
 
 
 def test_jobs_and_a_store_of_a_newer_version(desk: Desk, tab: Tab) -> None:
@@ -138,7 +157,7 @@ def test_jobs_and_a_store_of_a_newer_version(desk: Desk, tab: Tab) -> None:
         tab.wait_text("#events", "cause=completed")
         tab.value("[...document.querySelectorAll('summary')].find(one => one.innerText == 'configuration').click()")
         tab.wait_text("details[open] pre", "echo step 1")
-        assert tab.violations() == []
+        tab.look_everywhere("job")
         tab.value("document.querySelector('a[href^=\"/run/\"]').click()")
         tab.wait_text(".lines", "step 1")
         assert desk.mesh("serve", "stop").status == 0

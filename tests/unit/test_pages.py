@@ -200,6 +200,24 @@ def test_metrics_name_the_extremes_and_what_is_no_number() -> None:
     assert len(metrics.points()["x"]) == POINTS_MAX
 
 
+def test_numbers_of_many_steps_and_ranks_take_bounded_memory() -> None:
+    one, many = Metrics(), Metrics(values_max=1000)
+    text = b"".join(b"step %d x %d\n" % (step, step) for step in range(1, 50_001))
+    one.output(Output(time=1.0, node=0, rank=0, stream=Stream.STDOUT, data=text))
+    for step in range(0, 30_000, 100):
+        for rank in range(20):
+            line = b"step %d loss %d\n" % (step, step + rank)
+            many.output(Output(time=1.0, node=0, rank=rank, stream=Stream.STDOUT, data=line))
+    points = one.points()["x"]
+    assert len(points) == POINTS_MAX
+    assert (points[0].step, points[0].least) == (1, 1.0)
+    assert points[-1].step > 49_900  # the end of the run is there as well
+    points = many.points()["loss"]
+    assert 20 <= len(points) <= 50
+    assert [(point.least, point.most) for point in points] == [(point.step, point.step + 19) for point in points]
+    assert points[-1].step > 28_000
+
+
 def test_stacks_of_several_hosts_are_grouped() -> None:
     frames = [{"function": "load", "file": "data.py", "line": 14}]
     waits = [{"function": "wait", "file": "threading.py", "line": 320}]
@@ -255,10 +273,10 @@ def test_the_report_is_one_file_that_runs_nothing(home: Home) -> None:
     assert "\u202e" not in text
     assert "&lt;U+202E&gt;evil" in text
     assert "correct-horse" not in text
-    verdict = re.search(r'<pre id="verdict">(.*?)</pre>', text, re.DOTALL)
+    verdict = re.search(r'<pre id="verdict" tabindex="0">(.*?)</pre>', text, re.DOTALL)
     assert verdict is not None
     assert html.unescape(verdict[1]) == "\n".join(verdict_lines(read_record(runs_of(home) / RUN).about))
-    output = re.search(r'<pre id="output">(.*?)</pre>', text, re.DOTALL)
+    output = re.search(r'<pre id="output" tabindex="0">(.*?)</pre>', text, re.DOTALL)
     assert output is not None
     assert "[0-1,3] step 4 loss 0.4000..0.4300" in html.unescape(re.sub(r"<[^>]+>", "", output[1]))
     assert "ab12, equal on 4 of 4 hosts" in text
@@ -274,8 +292,8 @@ def test_a_report_is_utf8_in_every_locale(home: Home) -> None:
 
 
 def test_differences_are_lines_without_control_sequences() -> None:
-    one = Difference(what="command", left="a\x1b[2J\nb", right="c")
-    assert list(lines([one], "x", "y")) == ["- x", "+ y", "command", "- a\\nb", "+ c"]
+    one = Difference(what="command", left="a\x1b[2J\nb", right="c\u202e")
+    assert list(lines([one], "x", "y")) == ["- x", "+ y", "command", "- a\\nb", "+ c<U+202E>"]
 
 
 def test_a_large_report_counts_bytes(tmp_path: Path) -> None:

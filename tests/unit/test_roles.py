@@ -235,3 +235,4 @@ def test_a_rank_that_there_is_not_is_refused() -> None:
         assert "its labels are actor, learner" in refused.value.hint
     with pytest.raises(UsageError, match="--rank: 'actor' names no rank"):
         choose_ranks("--rank", "actor", None)
+    assert len(choose_ranks("--rank", "0-999999999999", spec.placed(cluster.hosts))) == 5

@@ -26,6 +26,7 @@ from tests.lab import eventually
 from tests.recorded import BEGIN, RANKS, TRACEBACK, abandon, make_run, steps, written
 from tests.uiserver import Served, redirecting_file, serving
 
+FRONT_END_BYTES_MAX = 400_000
 RUN, OTHER, LATER = "20261121-101500-3f9c2a", "20261121-101600-aaaaaa", "20261121-101700-bbbbbb"
 
 
@@ -55,9 +56,14 @@ def test_only_its_user_gets_an_answer(home: Home, runs: Path) -> None:
         assert served.ask("runs", Host=f"evil.example:{served.port}")[0] == 403
         assert served.ask("runs", Origin="http://evil.example")[0] == 403
         assert served.ask("runs", Origin="null")[0] == 403
+        assert served.ask("runs", Origin="http://evil.example", origin=f"http://localhost:{served.port}")[0] == 403
         assert served.ask("runs", Origin=f"http://localhost:{served.port}")[0] == 200
         assert served.ask("runs", Sec_Fetch_Site="cross-site")[0] == 403
         assert served.fetch("/", Host="evil.example")[0] == 403
+        assert served.ask("now", Upgrade="websocket", Connection="Upgrade", Authorization="")[0] == 401
+        with socket.create_connection(("127.0.0.1", served.port), PATIENCE) as other:
+            other.sendall(b"no request\r\n\r\n")
+            assert other.recv(99).startswith(b"HTTP/1.1 400 ")
         status, headers, page = served.fetch("/", Authorization="")
         assert status == 200
         assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
@@ -115,6 +121,7 @@ def test_answers_about_a_run(home: Home, runs: Path) -> None:
         assert served.get("jobs")["jobs"] == []
         assert served.get("jobs")["steward"] is None
         assert served.get("machines")["machines"] == []
+        assert served.ask(f"jobs/{'9' * 5000}")[0] == 404
 
 
 def folded(served: Served, path: str) -> dict[str, object]:
@@ -165,6 +172,15 @@ def test_a_run_json_with_numbers_that_browsers_refuse(home: Home, runs: Path) ->
         assert (record["created"], record["more"]) == (None, [None])
         with served.stream(f"runs/{RUN}/stream") as events:
             assert next(events)[1] == "run"
+
+
+def test_a_damaged_run_json_is_named(home: Home, runs: Path) -> None:
+    path = runs / OTHER / "run.json"
+    path.write_text('{"run": "cut')
+    with serving(home) as served:
+        assert [row["run"] for row in served.get("runs")["runs"]] == [OTHER, RUN]
+        status, found = served.ask(f"runs/{OTHER}")
+        assert (status, found["error"]) == (404, f"{path}: it is not there, or damaged")
 
 
 def test_an_error_of_the_server_is_an_answer_and_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
@@ -307,6 +323,11 @@ def test_a_child_that_ignores_the_end_of_the_server_is_killed(monkeypatch: pytes
         return await process.wait()
 
     assert asyncio.run(ended()) == -signal.SIGKILL
+
+
+def test_the_front_end_is_small() -> None:
+    files = [path for path in (Path(children.__file__).parent / "static").iterdir() if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < FRONT_END_BYTES_MAX
 
 
 def test_json_of_texts_that_are_not_utf8() -> None:

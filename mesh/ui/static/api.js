@@ -32,16 +32,45 @@ async function read(response) {
 }
 
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+const isHidden = () => document.visibilityState === "hidden";
+
+/** Call a function at each change of the tab's visibility and at the end of a signal; return the function that stops this. */
+function watch(signal, changed) {
+  document.addEventListener("visibilitychange", changed);
+  signal.addEventListener("abort", changed);
+  return () => {
+    document.removeEventListener("visibilitychange", changed);
+    signal.removeEventListener("abort", changed);
+  };
+}
+
+/** Wait until the tab is visible, or for the end of a signal. */
+function visible(signal) {
+  return new Promise((done) => {
+    const look = () => {
+      if (isHidden() && !signal.aborted) return;
+      stop();
+      done();
+    };
+    const stop = watch(signal, look);
+    look();
+  });
+}
 
 /**
  * Read a stream of events until the signal ends it. A stream that breaks goes on where it was, by its last id.
+ * A hidden tab has no stream, because a browser opens six connections to a server for all of its tabs.
  * take(name, data) gets each event once; state(text) says how the connection is.
  */
 export async function stream(path, signal, take, state = () => {}) {
   let last = "";
-  while (!signal.aborted) {
+  for (;;) {
+    await visible(signal);
+    if (signal.aborted) return;
+    const own = new AbortController();
+    const stop = watch(signal, () => { if (isHidden() || signal.aborted) own.abort(); });
     try {
-      const response = await fetch(`/api/${path}`, { headers: headers(last ? { "Last-Event-ID": last } : {}), signal });
+      const response = await fetch(`/api/${path}`, { headers: headers(last ? { "Last-Event-ID": last } : {}), signal: own.signal });
       if (!response.ok) {
         await read(response);
         return;
@@ -56,12 +85,14 @@ export async function stream(path, signal, take, state = () => {}) {
     } catch (error) {
       if (signal.aborted) return;
       if (error.status) {
-        take("error", error);
+        take("error", { error: error.message, hint: error.hint });
         return;
       }
       last = error.last ?? last;
+    } finally {
+      stop();
     }
-    if (signal.aborted) return;
+    if (own.signal.aborted) continue;
     state("connecting again");
     await pause(RETRY_MS);
   }

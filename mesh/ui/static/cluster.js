@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { h, plural, problem, put, s, table } from "./dom.js";
 
 const TOP_MS = 5000; // between two looks, while the page is visible
+const LONG = 16; // characters of a finding that needs a wide column
 const SHAPES = { ok: ["good", "✓"], warning: ["warn", "!"], failed: ["bad", "✗"], unknown: ["muted", "-"] };
 
 export async function clustersPage(page, { signal }) {
@@ -65,7 +66,7 @@ function checkTable(reports) {
     return h("td", {}, checks.map((one) => {
       const [kind, shape] = SHAPES[one.verdict] ?? SHAPES.unknown;
       const differs = one.detail !== details.get(name) && one.verdict === "ok";
-      return h("div", { class: kind, title: one.hint }, `${shape} `, h("span", { class: differs ? "warn" : "" }, one.detail), one.hint && one.verdict !== "ok" ? h("div", { class: "muted" }, one.hint) : null);
+      return h("div", { class: kind, title: one.hint }, `${shape} `, h("span", { class: `${one.detail.length > LONG ? "long" : ""} ${differs ? "warn" : ""}` }, one.detail), one.hint && one.verdict !== "ok" ? h("div", { class: "muted" }, one.hint) : null);
     }));
   };
   return table(["host", ...names], reports.map((report) => [h("td", { class: report.ok ? "" : "bad", "data-host": report.host }, report.host), ...names.map((name) => cell(report, name))]));
@@ -87,11 +88,12 @@ function topTable(hosts, taken) {
     bar.style.width = `${Math.round(100 * Math.min(1, Math.max(0, part)))}%`;
     return h("span", {}, h("span", { class: "meter" }, bar), text);
   };
+  const ranks = hosts.flatMap((one) => (one.ranks ?? []).map((rank) => [rank, one.host]));
   return [table(["host", "cpu", "", "memory", "disk", "network", "devices"], hosts.map((one) => (one.error
     ? [one.host, h("td", { class: "bad", colspan: 6 }, one.error)]
     : [h("td", { "data-top": one.host }, one.host), meter(one.cpu, `${(100 * one.cpu).toFixed(0)} % of ${one.cores}`), history(taken?.[one.host]), meter(one.memory_used / one.memory, `${amount(one.memory_used)} of ${amount(one.memory)}`),
       `${amount(one.disk_read)}/s read, ${amount(one.disk_written)}/s written`, `${amount(one.received)}/s in, ${amount(one.sent)}/s out`,
       one.devices.map((device) => h("div", {}, meter(device.busy, `${device.name}: ${(100 * device.busy).toFixed(0)} %, ${amount(device.memory_used)} of ${amount(device.memory)}`)))]))),
-  table(["rank", "host", "cpu", "memory", "run"], hosts.flatMap((one) => (one.ranks ?? []).map((rank) =>
-    [rank.rank, one.host, `${(100 * rank.cpu).toFixed(0)} %`, amount(rank.memory), h("a", { href: `/run/${rank.run}` }, rank.run)])), { id: "ranks" })];
+  ranks.length ? table(["rank", "host", "cpu", "memory", "run"], ranks.map(([rank, host]) =>
+    [rank.rank, host, `${(100 * rank.cpu).toFixed(0)} %`, amount(rank.memory), h("a", { href: `/run/${rank.run}` }, rank.run)]), { id: "ranks" }) : null];
 }

@@ -1,6 +1,19 @@
 // Elements from texts. Every text becomes a text node, so that output of hosts is never read as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
+const UNUSUAL = /[^\t\n\x20-\x7e\xa0-\u0600]/;
+const SEQUENCES = /\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[PX^_][^\x1b\n]*\x1b\\|[ -/]*[0-~])/g;
+const CONTROLS = /[\x00-\x08\x0b-\x1f\x7f-\x9f]/g;
+// Marks that turn the direction of text, and characters without a width: they could make a text read as another one.
+const MARKS = /[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+const TEXTS = ["title", "aria-label"]; // attributes that are read
+
+/** A text of any origin without control sequences, its marks as code points: as `mesh report` shows it. */
+export function plain(text) {
+  if (!UNUSUAL.test(text)) return text;
+  return text.replace(SEQUENCES, "").replace(CONTROLS, "")
+    .replace(MARKS, (mark) => `<U+${mark.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}>`);
+}
 
 /** Make an element. Attributes: "on..." functions are listeners; false and null are left out. */
 export function h(name, attributes = {}, ...children) {
@@ -17,23 +30,36 @@ function fill(element, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) {
     if (value === false || value === null || value === undefined) continue;
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
-    else element.setAttribute(key, value === true ? "" : String(value));
+    else element.setAttribute(key, value === true ? "" : TEXTS.includes(key) ? plain(String(value)) : String(value));
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false)
-    .map((child) => (child instanceof Node ? child : document.createTextNode(String(child)))));
+  element.append(...nodes(children));
   return element;
 }
 
 /** Replace the children of an element. */
 export function put(element, ...children) {
-  element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false)
-    .map((child) => (child instanceof Node ? child : document.createTextNode(String(child)))));
+  element.replaceChildren(...nodes(children));
+}
+
+const nodes = (children) => children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false)
+  .map((child) => (child instanceof Node ? child : document.createTextNode(plain(String(child)))));
+
+/** Call a function whenever the width of an element has changed, until a signal. */
+export function onWidth(element, signal, changed) {
+  let width = element.clientWidth;
+  const observer = new ResizeObserver(() => {
+    if (element.clientWidth === width) return;
+    width = element.clientWidth;
+    changed();
+  });
+  observer.observe(element);
+  signal.addEventListener("abort", () => observer.disconnect());
 }
 
 /** A table; rows are lists of cells. */
 export function table(head, rows, attributes = {}) {
   const cells = (name, row) => row.map((cell) => (cell instanceof HTMLTableCellElement ? cell : h(cell === "" ? "td" : name, {}, cell))); // a head without text is none
-  return h("div", { class: "wide" }, h("table", attributes,
+  return h("div", { class: "wide", tabindex: 0 }, h("table", attributes,
     head.length ? h("thead", {}, h("tr", {}, cells("th", head))) : null,
     h("tbody", {}, rows.map((row) => h("tr", {}, cells("td", row))))));
 }

@@ -64,6 +64,9 @@ document.addEventListener("click", (event) => {
   go(link.getAttribute("href"));
 });
 window.addEventListener("popstate", show);
+window.addEventListener("unhandledrejection", ({ reason }) => { // of a request after a click, as for the ranks of a line
+  if (reason?.name !== "AbortError") context.state(reason?.message ?? String(reason));
+});
 document.addEventListener("keydown", (event) => {
   if (event.target.matches("input, select, textarea")) {
     if (event.key === "Escape") event.target.blur();

@@ -24,7 +24,7 @@ export async function nowPage(page, { signal, state }) {
   put(page, h("h1", {}, "Now"), cards, h("h2", {}, "This day"), today, clustersElement(signal));
   await stream("now", signal, (name, data) => {
     if (name === "error") {
-      put(cards, problem(data.message, data.hint));
+      put(cards, problem(data.error, data.hint));
       return;
     }
     const { now, state: found } = data;
@@ -93,7 +93,7 @@ function dayOf(rows, now) {
       width: Math.max(2, (end - row.created) * width) }, s("title", {}, `${row.command}: ${row.status}`));
   };
   return [h("p", { class: "muted" }, `${plural(rows.length, "run")}, ${rows.filter((row) => row.exit_code).length} failed`),
-    s("svg", { class: "plot", viewBox: "0 0 1000 28", role: "img", "aria-label": "Runs of this day" }, rows.map(bar))];
+    s("svg", { class: "plot day", viewBox: "0 0 1000 28", preserveAspectRatio: "none", role: "img", "aria-label": "Runs of this day" }, rows.map(bar))];
 }
 
 /** Runs as a table. */

@@ -1,7 +1,7 @@
 // A run: its facts and verdict, the grid of its ranks, and below it output, timeline, stacks or metrics.
 
 import { get, post, stream } from "./api.js";
-import { facts, h, moment, plural, problem, put, span } from "./dom.js";
+import { facts, h, moment, plain, plural, problem, put, span } from "./dom.js";
 import { Lines } from "./lines.js";
 import { metricsPart } from "./metrics.js";
 import { counts, stateWords, status } from "./now.js";
@@ -17,7 +17,7 @@ export async function runPage(page, { words, signal, state, about, go }) {
   const found = await get(`runs/${run}`, signal);
   const view = new RunView(run, found, about);
   signal.addEventListener("abort", () => clearInterval(view.timer));
-  document.title = `${found.record.name || run} — mesh`;
+  document.title = plain(`${found.record.name || run} — mesh`);
   const tabs = h("div", { class: "tabs" }, PARTS.map(([name, title]) =>
     h("a", { href: `/run/${run}${name === "output" ? "" : `/${name}`}`, "aria-current": name === part ? "page" : null }, title)));
   const below = h("div", { id: "part" });
@@ -65,9 +65,9 @@ class RunView {
     return h("div", {},
       h("h1", {}, record.name || this.run, " ", this.status),
       this.words, this.verdict,
-      facts([["run", this.run], ["command", h("code", {}, commandOf(record))], ["cluster", `${record.cluster}: ${plural(this.found.record.hosts.length, "host")}`],
+      facts([["run", this.run], ["command", h("code", {}, commandOf(record))], ["cluster", `${record.cluster}: ${plural((record.hosts ?? []).length, "host")}`],
         ["began", moment(record.created)], ["git", `${git.branch ?? ""} ${(git.commit ?? "").slice(0, 12)}`.trim()], ["tree", this.tree],
-        ["in a terminal", h("span", {}, line, " ", h("button", { onclick: () => navigator.clipboard?.writeText(line.textContent) }, "Copy"))],
+        ["in a terminal", h("span", { class: "bar" }, line, h("button", { onclick: () => navigator.clipboard?.writeText(line.textContent) }, "Copy"))],
         ["actions", this.about.actions ? this.actions() : ""]]),
       this.counts);
   }
@@ -84,8 +84,8 @@ class RunView {
       }
     };
     const chosen = h("select", { "aria-label": "Signal" }, SIGNALS.map((name) => h("option", {}, name)));
-    return h("span", {}, h("button", { id: "stop", onclick: () => act("stop") }, "Stop"), " ",
-      h("button", { id: "detach", onclick: () => act("detach") }, "Detach"), " ", chosen, " ",
+    return h("span", { class: "bar" }, h("button", { id: "stop", onclick: () => act("stop") }, "Stop"),
+      h("button", { id: "detach", onclick: () => act("detach") }, "Detach"), chosen,
       h("button", { id: "signal", onclick: () => act("signal", { signal: chosen.value }) }, "Signal"), answer);
   }
 
@@ -107,7 +107,7 @@ class RunView {
 
   take(name, data) {
     if (name === "gone" || name === "error") {
-      put(this.words, problem(data.error ?? data.message, data.hint ?? "mesh runs"));
+      put(this.words, problem(data.error, data.hint));
       return;
     }
     this.offset = data.now - Date.now() / 1000;
@@ -142,9 +142,9 @@ class RunView {
     cell.className = `cell ${name}`;
     cell.dataset.state = name;
     cell.dataset.step = step;
-    cell.lastChild.textContent = step >= 0 ? step : name === "running" ? "▶" : name.slice(0, 4);
+    cell.lastChild.textContent = step >= 0 ? step : name === "running" ? "·" : name.slice(0, 4);
     const host = this.found.hosts[rank];
-    cell.title = [`rank ${rank} on ${host}: ${name}`, how, unit && `${unit} ${step}`, behind ? `${behind} behind` : ""].filter(Boolean).join(", ");
+    cell.title = plain([`rank ${rank} on ${host}: ${name}`, how, unit && `${unit} ${step}`, behind ? `${behind} behind` : ""].filter(Boolean).join(", "));
   }
 
   /** Make a cell dimmer, the longer its rank has printed nothing. */
@@ -153,13 +153,13 @@ class RunView {
     for (const [rank, cell] of this.cells) {
       const age = Math.max(0, now - (this.spoke.get(rank) ?? now));
       const isOn = cell.dataset.state === "running" || cell.dataset.state === "silent";
-      cell.style.opacity = isOn ? String(1 - 0.65 * Math.min(1, age / DIM_S)) : "1";
+      cell.style.opacity = isOn ? String(1 - 0.55 * Math.min(1, age / DIM_S)) : "1";
       if (isOn) cell.dataset.age = span(age);
     }
   }
 }
 
-const commandOf = (record) => (record.groups ?? []).map((group) => (group.label ? `${group.label}: ` : "") + group.command.join(" ")).join("; ") || record.command.join(" ");
+const commandOf = (record) => (record.groups ?? []).map((group) => (group.label ? `${group.label}: ` : "") + (group.command ?? []).join(" ")).join("; ") || (record.command ?? []).join(" ");
 
 /** The folded output with its filters. Returns the function that gets the changes of the run. */
 function outputPart(below, { run, signal, found, view }) {

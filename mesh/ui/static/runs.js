@@ -12,7 +12,7 @@ export async function runsPage(page, { signal, go }) {
   const found = h("div", { id: "found" });
   const ticked = new Set();
   const compare = h("button", { disabled: true, onclick: () => go(`/compare?${[...ticked].map((run) => `run=${run}`).join("&")}`) }, "Compare two");
-  const search = h("input", { type: "search", placeholder: "id, name, tag, command, verdict", value: query.get("q") ?? "", "aria-label": "Search", oninput: change });
+  const search = h("input", { type: "search", placeholder: "id, name, tag, command, verdict", size: 32, value: query.get("q") ?? "", "aria-label": "Search", oninput: change });
   const kinds = ["", "running", "done", "failed", "detached", "client died"];
   const kind = h("select", { "aria-label": "Status", onchange: change }, kinds.map((one) =>
     h("option", { value: one, selected: one === (query.get("status") ?? "") }, one || "any status")));

@@ -20,6 +20,8 @@ export async function stacksPart(below, { run, signal }) {
       taken.unshift({ at: new Date(), groups: found.groups.filter((one) => one.main_thread).map(groupOf), notes: [...found.notes, ...found.failures], ended: found.ended });
       taken.length = Math.min(2, taken.length);
       put(shots, taken.map((shot, number) => shotOf(shot, taken[number + 1])));
+    } catch (error) {
+      if (!signal.aborted) put(shots, problem(error.message, error.hint));
     } finally {
       button.disabled = false;
     }
