@@ -7,7 +7,7 @@ import hashlib
 import importlib.metadata
 import shutil
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,6 +22,7 @@ from mesh.core.stacks import Group, ended, fold, notes
 from mesh.engine.question import Question
 from mesh.protocol import replies
 from mesh.protocol.questions import AskStacks
+from mesh.rundir.records import State
 
 DEFAULTS = Options()
 PY_SPY = "py-spy"
@@ -70,10 +71,14 @@ def stacks_of(found: FoundRun, ranks: str = "") -> Stacks:
     is_known = not failures and not any(answer.silent for _, answer in answers)
     if is_known and not any(answer.stacks for _, answer in answers):
         raise UsageError(f"no rank of run {found.run} is running", hint="`mesh ps` lists what runs")
-    failures += unknown(placement, answers, failures)
+    left = set[int]()
+    if placement is not None and found.record is not None and found.record.state is State.DETACHED:
+        left = left_behind(placement, answers, failures)
+    failures += unknown(placement, answers, failures, left)
     if chosen is not None:
         answers = [(host, _only(answer, chosen)) for host, answer in answers]
-    over = ended(answers)
+        left &= chosen
+    over = tuple(sorted({*ended(answers), *left}))
     return Stacks(
         run=found.run,
         groups=tuple(fold(answers, placement)),
@@ -84,11 +89,29 @@ def stacks_of(found: FoundRun, ranks: str = "") -> Stacks:
     )
 
 
-def unknown(
-    placement: Placement | None, answers: Sequence[tuple[str, replies.Stacks]], failures: Sequence[str]
-) -> list[str]:
-    """Return the hosts that were asked and reported none of their ranks; one line each."""
+def left_behind(
+    placement: Placement, answers: Sequence[tuple[str, replies.Stacks]], failures: Sequence[str]
+) -> set[int]:
+    """Return the ranks of hosts that answer without an agent of the run.
+
+    In a detached run an agent leaves once the ranks of its host have ended.
+    """
+    if any(answer.silent for _, answer in answers):
+        return set()
     seen = {rank.rank for _, answer in answers for rank in answer.ranks}
+    failed = {line.partition(": ")[0] for line in failures}
+    of_hosts = [set(placement.ranks(node)) for node, host in enumerate(placement.hosts) if host.name not in failed]
+    return {rank for ranks in of_hosts if not seen & ranks for rank in ranks}
+
+
+def unknown(
+    placement: Placement | None,
+    answers: Sequence[tuple[str, replies.Stacks]],
+    failures: Sequence[str],
+    left: Collection[int] = (),
+) -> list[str]:
+    """Return the hosts that were asked and reported none of their ranks; one line each. left: ranks that have ended"""
+    seen = {rank.rank for _, answer in answers for rank in answer.ranks} | set(left)
     failed = {line.partition(": ")[0] for line in failures}
     if placement is None:
         silent = [host for host, answer in answers if answer.silent]

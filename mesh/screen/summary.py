@@ -304,6 +304,8 @@ def _no_command(outcome: Outcome, placement: Placement, typed: Typed | None) -> 
     is_typed = typed is not None and typed.command[:1] == (program,)
     if typed and is_typed and program in SHELL_BUILTINS:
         return [first, f"{program} belongs to a shell; for bash: {typed.as_shell_text()}"]
+    if typed and is_typed and program.endswith(".py"):
+        return [first, f"a file needs its interpreter: {shlex.join([*typed.before, 'python3', *typed.command])}"]
     names = Counter(failure.nearest for failure in found if failure.nearest)
     if not names:
         from mesh.verdict.facts import advice_on

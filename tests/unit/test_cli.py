@@ -133,6 +133,13 @@ def test_a_mistake_is_answered_with_the_line_to_type(home: Home, words: list[str
     assert second.strip().startswith(hint)
 
 
+def test_a_script_without_its_interpreter_is_answered_with_the_line_to_type(home: Home) -> None:
+    home.files(train__py="")
+    done = home.mesh("run", "local:1", "train.py", "--lr", "1")
+    assert done.status == 127
+    assert "a file needs its interpreter: mesh run local:1 python3 train.py --lr 1\n" in done.err
+
+
 def test_each_variable_of_the_table_is_read(tmp_path: Path) -> None:
     for option in TABLE:
         if option.variable and option.field:

@@ -125,6 +125,14 @@ def test_ranks_of_which_nobody_tells_are_named() -> None:
     assert hangs.unknown(None, [("h0", answer(silent=True))], []) == ["h0: the agent of the run does not answer"]
 
 
+def test_hosts_of_a_detached_run_without_an_agent_have_ended_ranks() -> None:
+    told = [("h0", answer(stack(0)))]
+    left = hangs.left_behind(placement(4), told, ["h3: cannot connect"])
+    assert left == {1, 2}
+    assert hangs.unknown(placement(4), told, ["h3: cannot connect"], left) == []
+    assert hangs.left_behind(placement(4), [*told, ("h1", answer(silent=True))], []) == set()
+
+
 def placement(hosts: int, **changes: Any) -> Placement:
     return place_ranks(tuple(Host(name=f"h{node}", address=f"a{node}", **changes) for node in range(hosts)))
 
