@@ -124,7 +124,7 @@ def test_mistakes_on_a_terminal(home: Home, colours: bool, columns: int) -> None
     (home.path / "script").write_text("\n".join(script))
     environ = home.environ if colours else {**home.environ, "NO_COLOR": "1"}
     with Screen(["sh", str(home.path / "script")], home.project, environ, columns=columns, rows=60) as screen:
-        screen.wait(PATIENCE)
+        screen.wait(4 * PATIENCE)  # some forty commands
         shown = screen.coloured() if colours else screen.text()
     check(f"words-terminal{'-colours' if colours else ''}", as_golden(shown, home))
 
