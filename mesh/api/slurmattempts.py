@@ -144,6 +144,16 @@ class Stopping:
             with _desk(self._place) as (desk, _):
                 _end(desk, self._found.runs[0])
 
+    def is_held(self) -> bool:
+        """Return True while a job of the run is there. Raises MeshError."""
+        if self._found is None or self._place is None:
+            return False
+        with _desk(self._place) as (desk, _):
+            found = desk.find(run=self._found.runs[0])
+            if found is not None and found.attempts:
+                self.run = found.attempts[-1].run
+            return found is not None and desk.is_held(found)
+
 
 def forget_attempts(cluster: Cluster) -> None:
     """Have no other attempt of any run begin on a cluster whose allocation is to be cancelled. Raises MeshError."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import secrets
 from collections.abc import Iterable
@@ -78,14 +77,25 @@ def stop(
 
 def _stop_attempts(slurm: Stopping, options: Options, clusters_file: str) -> tuple[str, ...]:
     """End a run that Slurm tries again; return the attempts that were ended. Raises MeshError."""
-    stopped: set[str] = set()
-    with contextlib.suppress(NoHosts):  # no attempt has an allocation now
-        where = find_run(slurm.run, slurm.cluster, options, clusters_file)
-        stopped = stop_found(where, options.grace)
+    stopped = _stop_present(slurm, options, clusters_file)
     slurm.end()
+    if stopped is None and slurm.is_held():  # the allocation of one attempt has ended for the next meanwhile
+        stopped = _stop_present(slurm, options, clusters_file, is_last=True)
     if stopped:
         _note_end(slurm.run, clusters_file)
-    return tuple(sorted({*stopped, slurm.run}))
+    return tuple(sorted({*(stopped or ()), slurm.run}))
+
+
+def _stop_present(slurm: Stopping, options: Options, clusters_file: str, *, is_last: bool = False) -> set[str] | None:
+    """End the attempt that is there; return None if its hosts cannot be asked. Raises MeshError with is_last."""
+    try:
+        return stop_found(find_run(slurm.run, slurm.cluster, options, clusters_file), options.grace)
+    except NoHosts:  # no attempt has an allocation now
+        return set()
+    except MeshError:
+        if is_last:
+            raise
+        return None
 
 
 def stop_found(where: FoundRun, grace: float | None = None) -> set[str]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 LOST_STATUS, TIMEOUT_STATUS = 76, 124  # as in mesh/core/outcome.py
 SIGNAL_BASE = 128
+KILLED_STATUSES = (128 + 9, 128 + 15)
+TOGETHER_S = 5.0  # before an agent receives SIGTERM: Slurm sends that to ranks at the same time
 STOP_SIGNAL = "signal"  # the cause of an end that a user has ordered
 
 
@@ -36,15 +38,24 @@ def judge(journals: Sequence[Sequence[Message]], ranks: Sequence[int]) -> Judged
     Judged(status=0, is_stopped=False, has_begun=True, is_over=True)
     """
     every = [message for messages in journals for message in messages]
-    causes = sorted((_time(message), _status(message)) for message in every if _status(message))
+    is_over = all(any(one.get("type") == "gone" for one in messages) for messages in journals)
+    losses = [_time(message) for message in every if _status(message) == LOST_STATUS and not _is_exit(message)]
+    until = min(losses, default=float("inf")) - TOGETHER_S
+    causes = sorted(
+        (_time(message), LOST_STATUS if _is_exit(message) and _time(message) >= until else _status(message))
+        for message in every
+        if _status(message)
+    )
     ended = [len({one.get("rank") for one in messages if one.get("type") == "exited"}) for messages in journals]
     has_all = len(ended) == len(ranks) and all(found >= count for found, count in zip(ended, ranks))
     status = causes[0][1] if causes else 0 if has_all else LOST_STATUS
+    if status in KILLED_STATUSES and not is_over:  # its agent was killed as well
+        status = LOST_STATUS
     return Judged(
         status=status,
         is_stopped=any(_is_stop(message) for message in every),
         has_begun=any(message.get("type") == "started" for message in every),
-        is_over=all(any(one.get("type") == "gone" for one in messages) for messages in journals),
+        is_over=is_over,
     )
 
 
@@ -88,6 +99,10 @@ def _read(remote_dir: str, run: str, node: int) -> List[Message]:
 def _is_stop(message: Message) -> bool:
     kind = message.get("type")
     return kind == "stopped" or (kind == "end-ordered" and message.get("cause") == STOP_SIGNAL)
+
+
+def _is_exit(message: Message) -> bool:
+    return message.get("type") == "exited"
 
 
 def _time(message: Message) -> float:
