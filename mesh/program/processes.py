@@ -47,6 +47,7 @@ from mesh.rundir.results import RunResult
 if TYPE_CHECKING:
     from mesh.engine.relaying import Relay
 
+SIGNAL_STATUS = 128  # and the number of a signal: the status of a program that it has ended
 # The first words of a node's command: its own directory must not hide the modules of the runtime.
 START = "import sys; sys.path[:1] = []; from mesh.program.runtime.node import main; main()"
 REASONS = {
@@ -371,7 +372,8 @@ class Processes:
     def _stop(self, stop: Stop) -> None:
         may_ask = stop.reason == "stop" or stop.label in self._here.labels
         if not (may_ask and ask_to_stop(self.client, self._labels, stop.code, stop.why)):
-            self._listener.end(signal.SIGTERM)
+            has_number = stop.reason == "signal" and stop.code > SIGNAL_STATUS
+            self._listener.end(stop.code - SIGNAL_STATUS if has_number else signal.SIGTERM)
 
     def close(self) -> Stop | None:
         """Wait for the end of the run. Raises MeshError and UsageError where it could not be tried."""
