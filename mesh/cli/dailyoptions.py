@@ -47,7 +47,15 @@ RETRY_ON: Option[tuple[int, ...]] = Option(
     field="retry_on",
 )
 
-MAX_RUNS = Option("max-runs", ("bisect",), ENDS, "N", "runs at most, with both", read_trials, BISECTION_RUNS_MAX)
+MAX_RUNS = Option(
+    "max-runs",
+    ("bisect",),
+    ENDS,
+    "N",
+    "so many runs at most, both of them included (default: 30)",
+    read_trials,
+    BISECTION_RUNS_MAX,
+)
 
 ALL_LOGS = switch("all", ("logs",), WHICH_RUN, "every run of this machine, the oldest first; no host is asked")
 
