@@ -72,7 +72,8 @@ class Forwarder:
         self._threads: list[threading.Thread] = []
         self.nodes: Sequence[int] = range(len(cluster.hosts))  # indexes of the hosts in the run
         self.debugs = False  # ranks of the run may wait in their debuggers
-        # Called from the thread of the loop: with a node and its message; with the reason why a rank does not stop.
+        # Set before ``open``, and called by it or from the thread of ``serve``: with a node and its message; with the
+        # reason why a rank does not stop.
         self.on_waiting: Callable[[int, Waiting], object] = lambda node, waiting: None
         self.on_not_stopped: Callable[[str], object] = lambda reason: None
 
