@@ -98,6 +98,7 @@ class Trials:
         check_comparable(good, bad)
         self._good, self._bad, self._env, self._report = good, bad, env, report
         self.changes = changes_between(good, bad)
+        self._order = merged(hosts_with_ranks(good), hosts_with_ranks(bad))
         self._cluster = _cluster_of(good, bad, clusters_file)
         self._places: list[Path] = []  # directories with the files of both
         self.count = 0
@@ -126,11 +127,18 @@ class Trials:
         return is_bad
 
     def _hosts(self, changes: Sequence[Change]) -> list[str]:
-        """Return the hosts of a run with some changes, in the order of the cluster."""
+        """Return the hosts of a run with some changes, in the order in which both runs had them."""
         added = {change.name for change in changes if change.kind == "host added"}
         left_out = {change.name for change in changes if change.kind == "host left out"}
         wanted = ({*hosts_with_ranks(self._good)} - left_out) | added
-        return [host.name for host in self._cluster.hosts if host.name in wanted]
+        return [name for name in self._order if name in wanted]
+
+    def _slices(self, hosts: Sequence[str]) -> Sequence[int]:
+        """Return the slices of the run that had exactly these hosts; () if neither had."""
+        for found in (self._bad, self._good):
+            if list(hosts) == hosts_with_ranks(found):
+                return found.record.about.get("slices") or ()
+        return ()
 
     def _run(self, found: Replayable, manifest: Manifest, changes: Sequence[Change]) -> RunResult:
         """Run it beside others, in a copy of the workspace. Raises MeshError if the user ends it."""
@@ -142,7 +150,8 @@ class Trials:
         prerun = project.prerun if project.named else spec.prerun
         tags = (f"bisect-{self._good.record.run}",)
         spec = replace(spec, share=True, lock=False, wait=0.0, spares=0, name="", tags=tags, prerun=prerun)
-        cluster = with_hosts(self._cluster, self._hosts(changes))
+        hosts = self._hosts(changes)
+        cluster = with_hosts(self._cluster, hosts, self._slices(hosts))
         spec, preparation = preparation_of(spec, cluster, project.modules.descriptions)
         self.count += 1
         result = run_on(cluster, spec, Showing(quiet=True), beside=Beside(preparation=preparation))
@@ -194,10 +203,30 @@ def changes_between(good: Replayable, bad: Replayable) -> list[Change]:
     of_hosts += [Change("host left out", name) for name in ours if name not in theirs]
     if of_hosts and any(group.hosts for record in (good, bad) for group in record.record.spec.groups):
         raise UsageError("bisect: runs with roles on different hosts cannot be compared", hint="mesh replay RUN")
+    order = [name for name in theirs if name in ours]
+    if order != [name for name in ours if name in theirs]:  # a rank has another number then
+        text = f"bisect: the two runs had their hosts in different orders ({','.join(ours)}; {','.join(theirs)})"
+        raise UsageError(text, hint=f"mesh replay {bad.record.run}")
     found = [*of_hosts, *(Change("file", path) for path in differing(good.manifest, bad.manifest))]
     if not found:
         raise UsageError("bisect: both runs had the same files and hosts", hint=f"mesh replay {bad.record.run}")
     return found
+
+
+def merged(some: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Return the names of two lists in one order that both have. What both have must be in the same order.
+
+    >>> merged(["a", "b", "c"], ["x", "b", "y"])
+    ['x', 'a', 'b', 'y', 'c']
+    """
+    rest, found = list(some), list[str]()
+    for name in others:
+        if name in rest:
+            place = rest.index(name)
+            found += rest[:place]
+            rest = rest[place + 1 :]
+        found.append(name)
+    return found + rest
 
 
 def _cluster_of(good: Replayable, bad: Replayable, clusters_file: str) -> Cluster:

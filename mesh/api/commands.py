@@ -185,6 +185,7 @@ def _exec_spec(
     """Return the cluster of ``exec`` and what it runs there. Raises UsageError."""
     given = {"fresh": options.fresh, "no-fanout": not options.fan_out, "prerun": options.prerun, "share": options.share}
     given |= {"exclusive": options.exclusive, "role": bool(options.roles), "retries": options.retries > 0}
+    given["retry-on"] = bool(options.retry_on)
     if any(given.values()):
         told = ", ".join(f"--{name}" for name, is_given in given.items() if is_given)
         raise UsageError(f"mesh exec syncs nothing, runs no prerun and takes no lock: {told} is for mesh run")

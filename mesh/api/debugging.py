@@ -51,7 +51,6 @@ def debug(run: str, *, rank: str, cluster: str = "", clusters_file: str = "", no
     forwarder = Forwarder(where, backend, found.run, notify)
     forwarder.nodes, forwarder.debugs = (node,), True
     try:
-        forwarder.open()
         _talk(forwarder, found.run, number)
     finally:
         forwarder.close()
@@ -59,7 +58,7 @@ def debug(run: str, *, rank: str, cluster: str = "", clusters_file: str = "", no
 
 
 def _talk(forwarder: Forwarder, run: str, rank: int) -> None:
-    """Stop the rank, and have its debugger on the terminal. Raises MeshError."""
+    """Connect, stop the rank, and have its debugger on the terminal. Raises MeshError."""
     answers: queue.SimpleQueue[str] = queue.SimpleQueue()  # "": it waits
 
     def note(node: int, waiting: Waiting) -> None:
@@ -68,6 +67,7 @@ def _talk(forwarder: Forwarder, run: str, rank: int) -> None:
 
     forwarder.on_waiting = note
     forwarder.on_not_stopped = answers.put
+    forwarder.open()  # its host may report the rank at once
     loop = threading.Thread(target=forwarder.serve, name="mesh-debug", daemon=True)
     loop.start()
     try:

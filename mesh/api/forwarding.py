@@ -56,7 +56,8 @@ def forward(
     try:
         forwarder.open()
         hosts = cluster.hosts
-        places = [listen_at(socket, hosts[0], wanted[0].remote)] if socket else listen(cluster, wanted)
+        one = wanted[0].remote
+        places = [listen_at(socket, hosts[0], one)] if socket else listen(hosts, wanted, here=forwarder.here)
         forwarder.listen(places)
 
         def end(number: int) -> None:

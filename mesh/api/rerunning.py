@@ -87,6 +87,11 @@ def replayable(run: str) -> Replayable:
     if record.verb != "run":
         told = f"mesh {record.verb}" if record.verb else "started by an older mesh"
         raise UsageError(f"replay: run {record.run} was {told}, and no mesh run", hint="mesh again")
+    try:
+        RunSpec.from_json({**record.about["spec"], "run": record.run})
+    except (ValueError, TypeError, KeyError):
+        text = f"replay: run {record.run} was written by another version of mesh, or its run.json is damaged"
+        raise UsageError(text, hint="mesh again") from None
     if record.spec.is_program:
         raise UsageError(f"replay: run {record.run} is a program, which only its own code starts")
     if record.spec.secrets and any(MASK in word for group in record.spec.groups for word in group.command):

@@ -12,7 +12,7 @@ from mesh.app.forwarder import Forwarder
 from mesh.app.listening import listen
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError
-from mesh.core.events import Event, Locked, Started
+from mesh.core.events import Event, Locked, Lost, PrepareFailed, Started
 from mesh.core.forwarding import Forwarded
 from mesh.core.interfaces import Backend
 
@@ -28,6 +28,7 @@ class DuringRun:
         self.consoles: Callable[[Forwarder], Consoles] | None = None  # makes those of ranks that stop
         self.notify: Callable[[str], object] = lambda text: None  # shows a line, from any thread
         self._master_port = 0  # 0: it is unknown
+        self._without: set[int] = set()  # nodes that have failed before the ranks start, and have none
         self._lock = threading.Lock()
         self._is_over = False
         self._thread: threading.Thread | None = None
@@ -37,6 +38,8 @@ class DuringRun:
     def handle(self, event: Event) -> None:
         if isinstance(event, Locked) and event.ports:
             self._master_port = event.ports[0]
+        if isinstance(event, (PrepareFailed, Lost)) and self._thread is None:
+            self._without.add(event.node)
         if isinstance(event, Started) and self._thread is None:
             with self._lock:
                 if not self._is_over:
@@ -89,9 +92,15 @@ class DuringRun:
             thread.join(JOIN_LIMIT_S)
 
     def _carry(self, forwarder: Forwarder) -> None:
-        forwarder.open()
+        forwarder.open(self._without, is_any_enough=True)
+        if self._is_over:
+            return
+        what = "its debuggers are not reached" if self.consoles else "its ports are not forwarded"
+        for failure in forwarder.failures.values():
+            self.notify(f"{failure}; {what}")
         ports = [replace(port, remote=port.remote or self._master_port) for port in self._ports]
-        places = listen(self._cluster, ports)
+        without = self._without | forwarder.failures.keys()
+        places = listen(self._cluster.hosts, ports, without=without, here=forwarder.here)
         forwarder.listen(places)
         for place in places:
             self.notify(place.told)

@@ -11,10 +11,10 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 
-from mesh.agent.forward.streams import AT_ONCE, Connection, Stream
+from mesh.agent.forward.streams import AT_ONCE, Connection, Stream, loopback_name
 from mesh.agent.loop import Loop
 from mesh.app.listening import Place
 from mesh.core.cluster import Cluster
@@ -22,7 +22,16 @@ from mesh.core.errors import HostUnreachable, MeshError
 from mesh.core.interfaces import Backend, Channel
 from mesh.core.text import one_line
 from mesh.protocol.first import Forward
-from mesh.protocol.forwarding import BEAT_INTERVAL_S, STREAMS_MAX, Alive, Attach, NotStopped, StopRank, Waiting
+from mesh.protocol.forwarding import (
+    BEAT_INTERVAL_S,
+    STREAMS_MAX,
+    Alive,
+    Attach,
+    Loopback,
+    NotStopped,
+    StopRank,
+    Waiting,
+)
 from mesh.protocol.messages import Message
 from mesh.remote.blob import start_command
 from mesh.remote.greeting import new_marker
@@ -30,6 +39,7 @@ from mesh.remote.pipe import as_socket, begin
 
 RECONNECT_INTERVAL_S, RECONNECT_LIMIT_S = 1.0, 30.0
 ACCEPT_PAUSE_S = 1.0  # after an error of accept(2): no descriptor is left
+LOOPBACK_LIMIT_S = 10.0  # for a host that is connected to name its loopback
 JOIN_LIMIT_S = 5.0
 
 
@@ -51,6 +61,10 @@ class Forwarder:
             end.setblocking(False)
         self._loop.watch(self._wake.fileno(), select.POLLIN, self._woken)
         self._connections: dict[int, tuple[Connection, socket.socket]] = {}  # by node
+        self._opening: set[int] = set()  # nodes that are not connected yet, or have not named their loopback
+        self._opened: list[int] = []  # nodes, in the order in which the backend has them
+        self.failures: dict[int, MeshError] = {}  # by node: the reason why ``open`` has not reached it
+        self.here: set[int] = set()  # nodes whose loopback is that of this process
         self._places: list[Place] = []
         self._numbers = 0  # of streams
         self._refused: set[tuple[int, int, str]] = set()  # node, port and reason that were shown
@@ -58,27 +72,31 @@ class Forwarder:
         self._threads: list[threading.Thread] = []
         self.nodes: Sequence[int] = range(len(cluster.hosts))  # indexes of the hosts in the run
         self.debugs = False  # ranks of the run may wait in their debuggers
-        # Called from the thread of the loop: with a node and its message; with the reason why a rank does not stop.
+        # Set before ``open``, and called by it or from the thread of ``serve``: with a node and its message; with the
+        # reason why a rank does not stop.
         self.on_waiting: Callable[[int, Waiting], object] = lambda node, waiting: None
         self.on_not_stopped: Callable[[str], object] = lambda reason: None
 
-    def open(self) -> None:
-        """Connect to every host. Raises MeshError with the reasons of all hosts that cannot be reached."""
+    def open(self, without: Container[int] = (), *, is_any_enough: bool = False) -> None:
+        """Connect to every host; return once each is connected, or has failed, or ``stop`` was called.
+
+        without: nodes that are left out; is_any_enough: go on with some hosts if others cannot be reached
+        Raises MeshError with the reasons of all hosts that cannot be reached.
+        """
         self._backend.listen(lambda event: None)
-        opened: queue.SimpleQueue[MeshError | None] = queue.SimpleQueue()
-        waiting, failures = 0, []
-        for one in self._backend.open(self._cluster.hosts, self._argv):
+        self._opened = [node for node in range(len(self._cluster.hosts)) if node not in without]
+        hosts = [self._cluster.hosts[node] for node in self._opened]
+        for one in self._backend.open(hosts, self._argv):
+            node = self._opened[one.node]
             if isinstance(one.result, HostUnreachable):
-                failures.append(self._named(one.node, one.result))
+                self.failures[node] = self._named(node, one.result)
             else:
-                waiting += 1
-                self._start(partial(self._open, one.node, one.result, opened))
-        for _ in range(waiting):
-            if (error := opened.get()) is not None:
-                failures.append(error)
-        if failures:
-            texts = "\n".join(map(str, failures))
-            raise MeshError(texts, hint=failures[0].hint)
+                self._opening.add(node)
+                self._start(partial(self._open, node, one.result))
+        self._loop.run_until(lambda: not self._opening or self._over.is_set())
+        if self.failures and not (is_any_enough and self._connections):
+            failures = [self.failures[node] for node in sorted(self.failures)]
+            raise MeshError("\n".join(map(str, failures)), hint=failures[0].hint)
 
     def listen(self, places: Sequence[Place]) -> None:
         """Accept connections at these sockets, which ``close`` closes."""
@@ -122,16 +140,14 @@ class Forwarder:
         self._threads.append(thread)
         thread.start()
 
-    def _open(self, node: int, channel: Channel, opened: queue.SimpleQueue[MeshError | None]) -> None:
+    def _open(self, node: int, channel: Channel) -> None:
         try:
             self._begin(node, channel)
         except MeshError as error:
-            opened.put(error)
+            self._post(partial(self._fail, node, error))
         except OSError as error:  # no descriptor is left
-            name = self._cluster.hosts[node].name
-            opened.put(MeshError(f"{name}: no socket can be opened here ({error.strerror})", hint="ulimit -n 4096"))
-        else:
-            opened.put(None)
+            text = f"{self._cluster.hosts[node].name}: no socket can be opened here ({error.strerror})"
+            self._post(partial(self._fail, node, MeshError(text, hint="ulimit -n 4096")))
 
     def _begin(self, node: int, channel: Channel) -> None:
         """Start the forwarder of a host, and hand its connection to the loop. Raises MeshError."""
@@ -148,7 +164,7 @@ class Forwarder:
         self._pauses[node] = min(2 * pause, RECONNECT_LIMIT_S)  # one that ends again and again is left alone
         while not self._over.wait(pause):
             try:
-                self._begin(node, self._backend.reopen(node, self._argv))
+                self._begin(node, self._backend.reopen(self._opened.index(node), self._argv))
             except (MeshError, OSError) as error:
                 if isinstance(error, HostUnreachable) and error.is_final:
                     self._notify(f"{name}: not forwarded any more: {one_line(str(error))}")
@@ -182,6 +198,11 @@ class Forwarder:
             connection.send(Alive())
         self._loop.at("beat", time.monotonic() + BEAT_INTERVAL_S, self._beat)
 
+    def _fail(self, node: int, error: MeshError) -> None:
+        """Note that a host cannot be reached at first."""
+        self.failures[node] = error
+        self._opening.discard(node)
+
     def _adopt(self, node: int, own: socket.socket) -> None:
         """Carry streams through a new connection to a host."""
         connection = Connection(self._loop, own.fileno(), own.fileno(), one_line)
@@ -189,10 +210,14 @@ class Forwarder:
         connection.on_other = partial(self._take, node)
         connection.on_end = partial(self._lost, node, own)
         self._connections[node] = connection, own
+        if node in self._opening:
+            limit = time.monotonic() + LOOPBACK_LIMIT_S
+            self._loop.at(("loopback", node), limit, partial(self._opening.discard, node))
 
     def _lost(self, node: int, own: socket.socket) -> None:
         """Connect again to a host whose connection has ended, with all of its streams."""
         del self._connections[node]
+        self._opening.discard(node)
         self._post(own.close)  # not before the loop has left the connection
         if not self._over.is_set():
             self._notify(f"{self._cluster.hosts[node].name}: the connection has ended; connecting again")
@@ -251,6 +276,10 @@ class Forwarder:
             self.on_waiting(node, message)
         elif isinstance(message, NotStopped):
             self.on_not_stopped(message.why)
+        elif isinstance(message, Loopback):
+            self._opening.discard(node)
+            if message.name and message.name == loopback_name():
+                self.here.add(node)
 
     def _show_refusal(self, node: int, stream: Stream, reason: str) -> None:
         """Show once why a host has refused a stream."""

@@ -53,6 +53,8 @@ class WorkspaceLuggage:
             self.env: Mapping[str, str] = found.variables  # for the ranks
         if self._directory is not None and found.has_changes:
             files.callback(trees.begin_diff(self._directory, spec.workspace).close)
+        elif self._directory is not None and found.is_dirty:
+            trees.mark_dirty(self._directory)
         for skipped in self._prepared.skipped:
             self._say(f"not sent: {skipped}")
         for notice in (*self._prepared.notices, *self._env_files_sent()):

@@ -37,6 +37,12 @@ def begin_diff(directory: Path, workspace: Path) -> DiffWriter:
     return DiffWriter(workspace, directory / DIFF)
 
 
+def mark_dirty(directory: Path) -> None:
+    """Leave an empty file of changes: the workspace has new files, and none that git tracks has changed."""
+    with contextlib.suppress(OSError):
+        (directory / DIFF).touch(0o600)
+
+
 def keep_contents(prepared: Prepared) -> str:
     """Keep the contents of a workspace, for ``keep_tree: true``; return why that failed, or "".
 

@@ -36,12 +36,13 @@ CONTINUATION = re.compile(r"""('[^']*'|"(?:[^"\\]|\\.)*")|\\\n""", re.DOTALL)  #
 )
 def again(given: Given) -> int:
     """Repeat the last `mesh run` or `mesh exec` of this directory."""
+    from mesh.api.choosing import here
     from mesh.api.repeating import last_command, repeated
 
     if given[d.EDIT] and not (sys.stdin is not None and sys.stdin.isatty() and os.isatty(1)):
         raise UsageError("--edit: an editor needs a terminal", hint="mesh again")
     env = given[o.ENV]
-    words = repeated(last_command(Path.cwd()), env, only_failed=given[d.FAILED])
+    words = repeated(last_command(here()), env, only_failed=given[d.FAILED])
     if given[d.EDIT]:
         words = edited(words)
     name, *rest = words

@@ -14,10 +14,10 @@ from mesh.core.errors import MeshError, UsageError
 ASK = "__complete"  # `mesh __complete WORD ...`: what the last word may become, one a line
 DESCRIBE = "__describe"  # the same, with a tab and a description after each word that has one
 HELP = {"--help": "show this help"}
-TWO_RUNS = ("diff",)
-RECORDED_RUNS = ("report", *TWO_RUNS)  # commands that take runs of this machine alone
+TWO_RUNS = ("diff", "bisect")
+RECORDED_RUNS = ("report", "replay", *TWO_RUNS)  # commands that take runs of this machine alone
 # Commands for runs that are not over; the others take any run.
-NEEDS_A_RUN_THAT_IS_ON = ("detach", "restart", "signal", "stacks", "stop")
+NEEDS_A_RUN_THAT_IS_ON = ("debug", "detach", "restart", "signal", "stacks", "stop")
 
 SHELLS: Mapping[str, str] = {
     # Bash completes the words of the user's own command: -o bashdefault -o default.

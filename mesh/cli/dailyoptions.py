@@ -48,7 +48,13 @@ RETRY_ON: Option[tuple[int, ...]] = Option(
 )
 
 MAX_RUNS = Option(
-    "max-runs", ("bisect",), ENDS, "N", "make at most so many runs (default: 30)", read_trials, BISECTION_RUNS_MAX
+    "max-runs",
+    ("bisect",),
+    ENDS,
+    "N",
+    "make at most so many runs, GOOD and BAD included (default: 30)",
+    read_trials,
+    BISECTION_RUNS_MAX,
 )
 
 ALL_LOGS = switch("all", ("logs",), WHICH_RUN, "every run of this machine, the oldest first; no host is asked")

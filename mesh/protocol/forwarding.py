@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .kinds import COUNT, OPEN_PORT, RANK, SHOWN, integer, listed
+from .kinds import COUNT, NAME, OPEN_PORT, RANK, SHOWN, integer, listed
 from .messages import Message, Table
 from .records import field
 
@@ -24,6 +24,12 @@ class Connect(Message, name="connect", sender="client"):
 
     stream: int = field(STREAM)
     port: int = field(OPEN_PORT)
+
+
+class Loopback(Message, name="loopback", sender="forwarder"):
+    """Names the loopback of the host. Sent first, because a client that has the same one must leave it its ports."""
+
+    name: str = field(NAME)  # equal for two processes if they have the same ports; "": unknown
 
 
 class Attach(Message, name="attach", sender="client"):
@@ -83,4 +89,6 @@ class Alive(Message, name="alive", sender="client or forwarder"):
     """Shows that the sender is there. A forwarder answers each one."""
 
 
-OF_STREAMS: Table[Message] = Table(Connect, Attach, StopRank, NotStopped, Waiting, Carry, Took, Finish, Break, Alive)
+OF_STREAMS: Table[Message] = Table(
+    Connect, Loopback, Attach, StopRank, NotStopped, Waiting, Carry, Took, Finish, Break, Alive
+)

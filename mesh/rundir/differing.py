@@ -51,7 +51,9 @@ def summary(groups: Sequence[Sequence[RankResult]]) -> str:
     reference = told_ranks(rank.rank for rank in groups[0])
     if len(groups) == 1:
         return f"{reference}: the same output"
-    return f"{len(groups)} different outputs; most ranks have that of {reference}"
+    if 2 * len(groups[0]) > sum(map(len, groups)):
+        return f"{len(groups)} different outputs; most ranks have that of {reference}"
+    return f"{len(groups)} different outputs, compared with that of {reference}"
 
 
 def _lines(rank: RankResult) -> list[str]:

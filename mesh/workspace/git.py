@@ -22,6 +22,11 @@ class GitState(Struct, frozen=True, kw_only=True):
     variables: dict[str, str] = {}  # for the ranks; {}: git gives no answer
     has_changes: bool = False  # a file that git tracks differs from its commit
 
+    @property
+    def is_dirty(self) -> bool:
+        """True if a file differs from the commit, or is new."""
+        return self.variables.get("MESH_GIT_DIRTY") == "1"
+
 
 @contextlib.contextmanager
 def asked_git(workspace: Path) -> Iterator[Callable[[], GitState]]:

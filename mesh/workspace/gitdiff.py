@@ -19,7 +19,7 @@ DIFF = (
 
 
 class DiffWriter:
-    """Writes the changes of a workspace to its commit into a file, in a thread. Larger ones leave no file."""
+    """Writes the changes of a workspace to its commit into a file, in a thread. Larger ones leave an empty file."""
 
     def __init__(self, workspace: Path, file: Path) -> None:
         """Begin at once."""
@@ -54,7 +54,6 @@ class DiffWriter:
                     file.write(data)
                 if size > DIFF_BYTES_MAX:
                     git.kill()
-            if git.returncode == 0 and size <= DIFF_BYTES_MAX:
-                new.replace(self._file)
-            else:
-                new.unlink()
+            if git.returncode or size > DIFF_BYTES_MAX:  # a part of them would be taken for all
+                os.truncate(new, 0)
+            new.replace(self._file)

@@ -34,6 +34,17 @@ while "stop" not in globals() and time.monotonic() < end:
 answer = 42
 raise ValueError("the end")
 """
+THREADS = """\
+import threading
+def work(word):
+    breakpoint()
+    print(word, flush=True)
+both = [threading.Thread(target=work, args=(word,), name=word) for word in ("one", "two")]
+for thread in both:
+    thread.start()
+for thread in both:
+    thread.join()
+"""
 # It executes a file as sys.remote_exec of Python 3.14 has it do: in its main thread, with names of its own.
 UNPREPARED = """\
 import signal, sys, time
@@ -64,7 +75,7 @@ def place() -> Iterator[Path]:
 class Rank:
     """A Python that began as a rank of a run with --debug."""
 
-    def __init__(self, python: str, place: Path) -> None:
+    def __init__(self, python: str, place: Path, text: str = PROGRAM) -> None:
         self.sockets = place / "sockets"
         self.sockets.mkdir(mode=0o700)
         (place / "sitecustomize.py").write_bytes(handlers.source() + debugging.source())
@@ -72,7 +83,7 @@ class Rank:
         for name in ("PYTHONBREAKPOINT", OWNER_VARIABLE):
             env.pop(name, None)
         program = place / "program.py"
-        program.write_text(PROGRAM)
+        program.write_text(text)
         self.process = subprocess.Popen([python, str(program)], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def attach(self, *, is_asked: bool = False) -> socket.socket:
@@ -137,6 +148,39 @@ def test_a_rank_stops_at_a_breakpoint_on_request_and_at_its_last_exception(pytho
         if rank.process.poll() is None:
             rank.process.send_signal(signal.SIGKILL)
             rank.close()
+
+
+@pytest.mark.parametrize("python", pythons().values(), ids=pythons())
+def test_threads_that_stop_together_have_the_client_one_after_the_other(python: str, place: Path) -> None:
+    rank = Rank(python, place, THREADS)
+    try:
+        words = []
+        for _ in range(2):
+            with rank.attach() as client:
+                name = read(client).splitlines()[0]
+                words.append(ask(client, "p word"))
+                assert (name, words[-1]) in (("thread one", "'one'\n(Pdb) "), ("thread two", "'two'\n(Pdb) "))
+                assert "return" in ask(client, "p 'return'")
+                assert ask(client, "continue") == ""
+        out, errors = rank.close()
+        assert (rank.process.returncode, sorted(out.split()), len(set(words))) == (0, ["one", "two"], 2), errors
+    finally:
+        if rank.process.poll() is None:
+            rank.process.send_signal(signal.SIGKILL)
+            rank.close()
+
+
+@pytest.mark.parametrize("python", pythons().values(), ids=pythons())
+def test_a_rank_that_no_debugger_can_reach_goes_on(python: str, place: Path) -> None:
+    (place / "sockets").symlink_to(place / "gone")
+    env = {**os.environ, "PYTHONPATH": str(place), VARIABLE: str(place / "sockets/3")}
+    for name in ("PYTHONBREAKPOINT", OWNER_VARIABLE):
+        env.pop(name, None)
+    (place / "sitecustomize.py").write_bytes(debugging.source())
+    argv = [python, "-c", "breakpoint()\nprint('on')\nprint('and on')"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=WITHIN_S)
+    assert (done.returncode, done.stdout) == (0, "on\nand on\n"), done.stderr
+    assert "mesh: rank 3 goes on, as no debugger can reach it (No such file or directory)" in done.stderr
 
 
 class Unprepared(Rank):

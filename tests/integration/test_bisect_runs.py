@@ -75,3 +75,15 @@ def test_runs_that_cannot_be_compared_are_refused(home: Home) -> None:
         refused = home.mesh("bisect", *words)
         assert (refused.status, text in refused.err) == (2, True), refused.err
     assert len(list(runs(home).iterdir())) == 3
+
+
+@pytest.mark.sshd
+def test_ranks_have_the_order_of_the_two_runs(plain_pod: Home) -> None:
+    script = 'test "$RANK" != 0 || case $HOME in */h1/*) exit 3;; esac'  # fails where rank 0 is on the second host
+    good = run_of(plain_pod, "pod:0", script, status=0)
+    bad = run_of(plain_pod, "pod:1,pod:0", script, status=3)
+    found = plain_pod.mesh("bisect", good, bad)
+    assert (found.status, found.out.decode()) == (0, "host added: 127.0.0.3\n"), found.err
+    other = run_of(plain_pod, "pod:0,1", script, status=0)
+    refused = plain_pod.mesh("bisect", other, bad)
+    assert (refused.status, "different orders" in refused.err) == (2, True), refused.err

@@ -68,6 +68,9 @@ def test_a_rank_that_goes_on_for_ever_is_stopped_and_left(home: Home) -> None:
             with home.terminal("debug", "last", "--rank", "1") as terminal:
                 assert at_prompt(terminal) == b"1"
                 ask(terminal, b"p where", b"'rank 1'")
+                terminal.type(b"print(chr(27) + ']0;title' + chr(7) + 'clean')\r")
+                terminal.expect(b"clean\r\n" + PROMPT)
+                assert b"\x1b]" not in terminal.shown
                 terminal.type(last)
                 assert terminal.end() == 0
             assert (b"stays stopped" in terminal.shown) == (last == b"\x04")

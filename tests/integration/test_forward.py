@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Home
-from tests.lab import Lab, eventually
+from tests.lab import Lab, PlainLab, eventually
 
 AT_ONCE = 64  # requests to each host; a server answers none before all have come
 HTTP, COUNTER, ENDLESS, CLOSED = 8000, 8001, 8002, 8003
@@ -169,6 +169,65 @@ def test_a_killed_forward_leaves_nothing_on_a_host(pod: Home, lab: Lab) -> None:
     assert eventually(lambda: not any(host.processes() for host in lab.hosts))
 
 
+@pytest.mark.sshd
+def test_a_port_of_this_machine_itself_leads_to_its_program_and_not_back(plain_pod: Home) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with forwarding(plain_pod, "pod:0", str(port), count=1) as (process, (line,)):
+        assert line.endswith(f"({port} is the host's own port)\n")
+        with socket.create_server(("127.0.0.1", port)) as server:  # mesh has left the port to it
+            server.settimeout(60)
+            with socket.create_connection(("127.0.0.1", port_of(line)), timeout=60) as one:
+                there, _ = server.accept()
+                with there:
+                    there.sendall(b"hello")
+                    assert one.recv(5) == b"hello"
+        process.terminate()
+        assert process.wait(60) == 143
+
+
+@pytest.mark.sshd
+def test_ports_of_the_hosts_that_are_left_are_forwarded(home: Home, session_plain_lab: PlainLab) -> None:
+    home.clusters(session_plain_lab.cluster_yaml() + '    - "127.0.0.9:1"\n')
+    names = [host.address for host in session_plain_lab.hosts]
+    process = home.popen("exec", "--keep-going", "--forward", "0:9", "pod", "exec sleep 1000")
+    assert process.stderr is not None
+    try:
+        found: list[str] = []
+        while len(found) < len(names):
+            line = process.stderr.readline().decode()
+            assert line
+            assert "no port is forwarded" not in line
+            found += re.findall(r"==> (\S+):9  http", line)
+        assert found == names
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+    done = home.mesh("forward", "pod", "9")  # without a run, all hosts are needed
+    assert (done.status, done.out, "127.0.0.9" in done.err) == (125, b"", True), done.err
+
+
+def test_a_host_whose_connection_breaks_is_connected_again(home: Home) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+        port = server.getsockname()[1]
+        with forwarding(home, "local:1", str(port), count=1) as (process, (line,)):
+            assert process.stderr is not None
+            for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+            lines = [process.stderr.readline().decode() for _ in range(2)]
+            assert lines[0] == "==> local-0: the connection has ended; connecting again\n"
+            assert lines[1] == "==> local-0: connected again\n"
+            with socket.create_connection(("127.0.0.1", port_of(line)), timeout=60) as one:
+                there, _ = server.accept()
+                with there:
+                    there.sendall(b"hello")
+                    assert one.recv(5) == b"hello"
+            process.terminate()
+            assert process.wait(60) == 143
+
+
 def test_a_socket_of_your_own_is_for_nobody_else(home: Home, tmp_path: Path) -> None:
     path = tmp_path / "s"
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -200,6 +259,7 @@ def test_a_socket_of_your_own_is_for_nobody_else(home: Home, tmp_path: Path) -> 
         (("local",), "no port was named"),
         (("nowhere", "80"), "no cluster 'nowhere'"),
         (("local:2", "--socket", "s", "80"), "one port of one host"),
+        (("local:1", "--socket", "s" * 108, "80"), "more than 107 bytes"),
     ],
 )
 def test_bad_input_is_one_line_and_a_command(home: Home, words: tuple[str, ...], reason: str) -> None:

@@ -63,6 +63,24 @@ def test_output_is_the_same_after_the_directory_has_changed_in_git(home: Home) -
     assert (about["tags"], problems(last(home))) == ([f"replay-{run}"], [])
 
 
+def test_a_work_tree_that_differed_from_its_commit_still_does(home: Home) -> None:
+    home.files(big="", main__py="print(1)\n")
+    git(home, "init", "-q")
+    git(home, "add", ".")
+    git(home, "commit", "-q", "-m", "first")
+    show = 'echo "dirty $MESH_GIT_DIRTY"'
+    for change, dirty in (({}, "0"), ({"new": "x"}, "1"), ({"big": "0123456789abcde\n" * 700_000}, "1")):
+        home.files(**change)
+        first, again = home.mesh("run", "local:1", show), home.mesh("replay")
+        assert [first.lines, again.lines] == [[f"[0] dirty {dirty}"]] * 2, again.err
+    home.mesh("run", "--name", "other", "local:1", show)
+    path = last(home) / "run.json"
+    about = json.loads(path.read_text())
+    path.write_text(json.dumps({**about, "spec": {**about["spec"], "groups": []}}))
+    refused = home.mesh("replay", "other")
+    assert (refused.status, "another version of mesh" in refused.err) == (2, True), refused.err
+
+
 def events(directory: Path) -> set[str]:
     """The tree hashes that the hosts of a run had."""
     found = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]

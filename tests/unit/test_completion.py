@@ -110,6 +110,8 @@ def test_a_shell_that_is_unknown(user: Home) -> None:
 def test_runs_by_their_names(user: Home) -> None:
     assert user.mesh("run", "--name", "lr3", "local:1", "true").status == 0
     assert user.mesh("__complete", "logs", "l").out == b"last\nlr3\nlocal\n"
+    for words in (["replay"], ["bisect"], ["bisect", "lr3"], ["diff", "lr3"]):  # they take runs of this machine alone
+        assert user.mesh("__complete", *words, "l").out == b"last\nlr3\n"
     assert user.mesh("__complete", "init", "--template", "t").out == b"torch-ddp\n"
 
 
@@ -125,7 +127,7 @@ def test_commands_for_runs_that_are_on_offer_no_others(user: Home) -> None:
     assert user.mesh("run", "--name", "over", "local:1", "true").status == 0
     run = user.mesh("run", "-d", "--name", "on", "local:1", "sleep 1000").out.decode().strip()
     try:
-        for command in ("stop", "signal", "detach", "stacks"):
+        for command in ("stop", "signal", "detach", "stacks", "debug"):
             found = user.mesh("__complete", command, "").out.decode().split()
             assert found == ["last", "on", run, "local", "pod", "potato"]
         described = user.mesh("__describe", "logs", "o").out.decode().splitlines()

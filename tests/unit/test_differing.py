@@ -41,6 +41,11 @@ def test_equal_outputs_have_no_difference(tmp_path: Path) -> None:
     assert summary(groups_of(ranks_of(tmp_path / "none", None))) == "no rank has printed anything"
 
 
+def test_outputs_of_which_most_ranks_have_none_are_not_said_to_be_those_of_most(tmp_path: Path) -> None:
+    groups = groups_of(ranks_of(tmp_path, ("a\n", ""), ("b\n", ""), ("b\n", ""), ("c\n", "")))
+    assert summary(groups) == "3 different outputs, compared with that of ranks 1-2"
+
+
 def test_long_outputs_are_not_compared_by_lines(tmp_path: Path) -> None:
     long = "x\n" * (DIFF_LINES_MAX + 1)
     shown = list(differences(groups_of(ranks_of(tmp_path, (long, ""), (long + "y\n", "")))))

@@ -18,7 +18,7 @@ from mesh.agent.loop import Loop
 from mesh.app.console import Consoles
 from mesh.app.listening import listen
 from mesh.config.forwarding import read_forwarded
-from mesh.core.cluster import Cluster, Host
+from mesh.core.cluster import Host
 from mesh.core.errors import UsageError
 from mesh.core.forwarding import Forwarded
 from mesh.protocol.forwarding import STREAM_WINDOW_BYTES, Carry, Waiting
@@ -193,14 +193,33 @@ def test_ports_count_up_and_a_taken_one_is_replaced() -> None:
     hosts = tuple(Host(name=f"h{number}", address="h") for number in range(3))
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        places = listen(Cluster(name="pod", hosts=hosts), [Forwarded(local=taken - 1, remote=80)])
+        places = listen(hosts, [Forwarded(local=taken - 1, remote=80)])
         try:
             numbers = [place.listener.getsockname()[1] for place in places]
             assert [place.host for place in places] == ["h0", "h1", "h2"]
-            assert (places[1].taken, f"({taken} is taken)" in places[1].told) == (taken, True)
+            assert places[1].told.endswith(f":{numbers[1]}  ({taken} is taken)")
             assert numbers[1] not in (0, taken)
             # The neighbours may be other programs' as well.
-            assert all(place.taken or numbers[index] == taken - 1 + index for index, place in enumerate(places))
+            assert all(place.instead or numbers[index] == taken - 1 + index for index, place in enumerate(places))
         finally:
             for place in places:
                 place.close()
+
+
+def test_a_port_of_this_machine_itself_is_left_to_the_host() -> None:
+    hosts = tuple(Host(name=f"h{number}", address="h") for number in range(3))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = probe.getsockname()[1]
+    places = listen(hosts, [Forwarded(local=free, remote=free)], without={0}, here={1})
+    try:
+        assert [place.host for place in places] == ["h1", "h2"]
+        assert free not in [place.listener.getsockname()[1] for place in places]
+    finally:
+        for place in places:
+            place.close()
+    places = listen(hosts[:1], [Forwarded(local=free, remote=free)], here={0})
+    try:
+        assert places[0].told.endswith(f"  ({free} is the host's own port)")
+    finally:
+        places[0].close()

@@ -122,14 +122,15 @@ def test_a_commit_and_the_changes_to_it_have_what_the_directory_has_lost(project
     assert sorted((project.parent / ".git").rglob("*")) == before  # the repository has nothing of it
 
 
-def test_changes_that_are_too_large_leave_no_file(project: Path, tmp_path: Path) -> None:
+def test_changes_that_are_too_large_leave_an_empty_file(project: Path, tmp_path: Path) -> None:
     (project / "big").write_bytes(b"")
     git(project, "init", "-q")
     git(project, "add", ".")
     git(project, "commit", "-q", "-m", "first")
     (project / "big").write_bytes(b"0123456789abcde\n" * (DIFF_BYTES_MAX // 16 + 1))
     DiffWriter(project, tmp_path / "changes.diff").close()
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("changes")] == []
+    found = [(path.name, path.stat().st_size) for path in tmp_path.iterdir() if path.name.startswith("changes")]
+    assert found == [("changes.diff", 0)]
 
 
 @pytest.mark.parametrize("commit", ["", "0" * 40], ids=["none", "unknown"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from mesh import api
 from mesh.api import retrying
 from mesh.cli.program import status
 from mesh.config.settings import Options
@@ -73,3 +74,10 @@ def test_attempts_that_cannot_be_started_are_refused(
         status(words)
     assert text in str(refused.value)
     assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize("options", [Options(retries=1), Options(retry_on=(3,))], ids=["retries", "statuses"])
+def test_exec_tries_nothing_again(home: Home, monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
+    monkeypatch.chdir(home.project)
+    with pytest.raises(UsageError, match=r"--retr(ies|y-on) is for mesh run"):
+        api.exec(["true"], cluster="local:1", options=options)

@@ -10,9 +10,9 @@ import time
 
 from mesh.agent.base.light import Socket, partial, socket
 from mesh.agent.forward import debugging
-from mesh.agent.forward.streams import Connection
+from mesh.agent.forward.streams import Connection, loopback_name
 from mesh.agent.loop import Loop
-from mesh.protocol.forwarding import STREAMS_MAX, Attach, NotStopped, StopRank, Waiting
+from mesh.protocol.forwarding import STREAMS_MAX, Attach, Loopback, NotStopped, StopRank, Waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def forward(request: Forward) -> None:
     connection = Connection(loop, 0, 1)
     connection.is_answering = True
     connection.on_connect = partial(_connect, connection)
+    connection.send(Loopback(name=loopback_name()))
     if request.debug:
         debugged = _Debugged(loop, connection, request.run, request.node)
         connection.on_other = debugged.take

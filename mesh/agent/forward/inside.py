@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import RLock, get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
-    from typing import Callable, Dict, Protocol, TextIO, Type
+    from typing import Any, Callable, Dict, Protocol, TextIO, Tuple, Type
 
     class Debugger(Protocol):
         """The part of pdb that stops a process."""
@@ -35,32 +36,47 @@ if TYPE_CHECKING:
 VARIABLE = "MESH_DEBUG"  # the directory of the sockets, and the number of the rank as the last part of the path
 OWNER_VARIABLE = "MESH_DEBUG_OWNER"  # the process id of the first Python of the rank
 STOP_SIGNAL = 58  # a real-time signal, beside that of stacks
-_made: Dict[int, Debugger] = {}  # the debugger, by process id: a forked process has its own
+_clients: Dict[int, Client] = {}  # by process id: a forked process has its own
+_made: Dict[Tuple[int, int], Debugger] = {}  # by process id and thread: each thread has its own place in the program
 
 
 class Client:
-    """The file that pdb reads and writes: the socket of the client that is connected, one at a time."""
+    """The file that pdb reads and writes: the socket of the client that is connected, one at a time.
+
+    Threads that stop together have it one after the other: ``turn`` is held at a prompt.
+    """
 
     encoding = "utf-8"
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._file: TextIO | None = None
+        self.turn = RLock()  # a thread may stop in what it evaluates at its prompt
+        self._thread = ""  # the name of the thread that has spoken last; "": the main one
 
-    def wait(self, is_asked: bool) -> None:
-        """Wait until a client is connected. is_asked: a client has had the process stop, and will come"""
-        if self._file is not None:
-            return
+    def wait(self, is_asked: bool) -> bool:
+        """Wait until a client is connected; return False if none can be, as on a full disk.
+
+        is_asked: a client has had the process stop, and will come
+        """
+        rank = os.path.basename(self._prefix)
+        try:
+            if self._file is None:
+                self._accept(f"{self._prefix}-{os.getpid()}" + "-asked" * is_asked, rank)
+        except OSError as error:
+            sys.stderr.write(f"mesh: rank {rank} goes on, as no debugger can reach it ({error.strerror or error})\n")
+            return False
+        return True
+
+    def _accept(self, path: str, rank: str) -> None:
         import socket
 
-        path = f"{self._prefix}-{os.getpid()}" + "-asked" * is_asked
         listener = socket.socket(socket.AF_UNIX)
         try:
             listener.bind(path + ".new")
             os.chmod(path + ".new", 0o600)
             listener.listen(1)
             os.rename(path + ".new", path)
-            rank = os.path.basename(self._prefix)
             sys.stderr.write(f"mesh: rank {rank} waits in its debugger\n")
             sys.stderr.flush()
             connection, _ = listener.accept()
@@ -74,12 +90,22 @@ class Client:
 
     def close(self) -> None:
         """End the connection to the client."""
-        file, self._file = self._file, None
+        file, self._file, self._thread = self._file, None, ""
         if file is not None:
             try:
                 file.close()
             except OSError:  # it has left before
                 pass
+
+    def name_thread(self) -> None:
+        """Send the name of this thread, if another one has spoken last. The first one of a client is the main one."""
+        threading = sys.modules.get("threading")
+        name = ""
+        if threading is not None and threading.current_thread() is not threading.main_thread():
+            name = threading.current_thread().name
+        if name != self._thread:
+            self._thread = name
+            self.write(f"thread {name or 'MainThread'}\n")
 
     def readline(self) -> str:
         """Return the next line; "" once the client has left."""
@@ -106,10 +132,13 @@ class Client:
 
 
 def debugger() -> Debugger:
-    """Return the debugger of this process."""
-    if os.getpid() not in _made:
-        _made[os.getpid()] = _new(Client(os.environ[VARIABLE]))
-    return _made[os.getpid()]
+    """Return the debugger of this thread."""
+    pid, thread = os.getpid(), get_ident()
+    if pid not in _clients:
+        _clients.setdefault(pid, Client(os.environ[VARIABLE]))
+    if (pid, thread) not in _made:
+        _made[pid, thread] = _new(_clients[pid])
+    return _made[pid, thread]
 
 
 def _new(client: Client) -> Debugger:
@@ -124,19 +153,25 @@ def _new(client: Client) -> Debugger:
             self._is_left = self._goes_on = self._is_asked = self.is_stopped = False
 
         def interaction(self, frame: FrameType | None, error: TracebackType | None) -> None:
-            before, self.is_stopped = self.is_stopped, True
+            before, self.is_stopped = self.is_stopped, True  # also while another thread has the turn
             try:
-                self._goes_on = False
-                while True:
-                    client.wait(self._is_asked)
-                    self._is_left = False
-                    pdb.Pdb.interaction(self, frame, error)
-                    client.flush()
-                    if not self._is_left:
-                        break
-                    client.close()
+                with client.turn:
+                    self._converse(frame, error)
             finally:
                 self.is_stopped = before
+
+        def _converse(self, frame: FrameType | None, error: TracebackType | None) -> None:
+            self._goes_on = False
+            while client.wait(self._is_asked):
+                self._is_left = False
+                client.name_thread()
+                pdb.Pdb.interaction(self, frame, error)
+                client.flush()
+                if not self._is_left:
+                    break
+                client.close()
+            else:  # no client can come
+                self.do_continue("")
             if self._goes_on:
                 self._is_asked = False
                 client.close()
@@ -164,17 +199,17 @@ def _new(client: Client) -> Debugger:
                 raise bdb.BdbQuit
             if not self._goes_on:  # step or next
                 self.botframe = _trace(frame, self.trace_dispatch)
-                sys.settrace(self.trace_dispatch)
 
     return RankDebugger()
 
 
-def _trace(frame: FrameType, dispatch: Callable[..., object]) -> FrameType:
-    """Have a frame and all above it traced; return the highest one."""
+def _trace(frame: FrameType, dispatch: Callable[[FrameType, str, Any], Any]) -> FrameType:
+    """Have this thread traced, with a frame and all above it; return the highest one."""
     frame.f_trace = dispatch
     while frame.f_back is not None:
         frame = frame.f_back
         frame.f_trace = dispatch
+    sys.settrace(dispatch)
     return frame
 
 

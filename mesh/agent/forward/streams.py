@@ -11,6 +11,7 @@ import select
 import struct
 import time
 
+from mesh.agent.base.directories import boot_id
 from mesh.agent.base.errors import why
 from mesh.agent.base.light import deque, partial, socket
 from mesh.protocol.forwarding import (
@@ -42,6 +43,15 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 17
 WAITING_BYTES = 1 << 20  # for the connection: with so many, no socket is read
 AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER of socket(7): the other program sees that the stream was cut
+
+
+def loopback_name() -> str:
+    """Return a name that processes share if they have the same loopback; "" outside of Linux."""
+    boot = boot_id()
+    try:
+        return boot and f"{boot} {os.readlink('/proc/self/ns/net')}"
+    except OSError:
+        return ""
 
 
 class Stream:
