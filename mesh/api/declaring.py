@@ -72,11 +72,11 @@ def job_text(
         remote_dir=render.REMOTE_DIR,
         slices=(source.nodes // source.slices,) * slices,
     )
-    place = PodPlace(context=source.context, namespace=source.namespace)
-    own = {"start_timeout": source.start_timeout, "passed": patterns, "secret": _again(made, place)}
-    plan = {**plan_of(spec, placed, f"Kubernetes, {made.root_name}"), **own}
+    plan = {**plan_of(spec, placed, f"Kubernetes, {made.root_name}"), "start_timeout": source.start_timeout}
     declared = Declared(made=made, plan=plan, kind=kind, slices=max(1, slices), retries=retries)
-    return yaml_of(job.job_objects(declared))
+    place = PodPlace(context=source.context, namespace=source.namespace)
+    wanted = {"passed": patterns, "secret": _again(made, place)}  # of the Secret
+    return yaml_of(job.job_objects(replace(declared, plan={**plan, **wanted})))
 
 
 def make_job_secret(name: str, clusters_file: str = "") -> str:

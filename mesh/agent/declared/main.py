@@ -126,7 +126,7 @@ class Part:
         pods = self._meet()
         attempt = os.environ.get("MESH_POD_ATTEMPT") or "0"
         mine = self._mine()
-        own = filled(mine, self.run, attempt, pods, self._variables, plan["secret"])
+        own = filled(mine, self.run, attempt, pods, self._variables, plan.get("secret", ""))
         argv = [plan["python"], "-I", "-S", "-c", self._program.read(BOOT).decode()]
         environ = {name: value for name, value in os.environ.items() if name not in (*OWN, INDEX)}
         self.agent = agent = Agent(argv, environ, self._program.read(OPENING), self._program.read(AGENT))
@@ -222,7 +222,7 @@ class Part:
     def _mine(self) -> Header:
         """Return this pod's requests, with the environment that it shares with all pods."""
         plan, own = self._plan, self._plan["pods"][self._node]
-        env = with_passed({**plan["env"], **own["env"]}, plan["passed"], sorted(self._variables))
+        env = with_passed({**plan["env"], **own["env"]}, plan.get("passed", ()), sorted(self._variables))
         finds = {"env": env, "interface": plan["interface"], "targets": own["targets"]}
         start = {"type": "start", "argv": own["argv"], "ranks": own["ranks"], "finds": None, "detach": True}
         begin = {**plan["begin"], "node": self._node, "ports": plan["begin"]["ports"] if not self._node else []}
