@@ -13,7 +13,9 @@ from _thread import RLock, get_ident
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
-    from typing import Any, Callable, Dict, Protocol, TextIO, Tuple, Type
+    from typing import Dict, Protocol, TextIO, Tuple, Type
+
+    from _typeshed import TraceFunction
 
     class Debugger(Protocol):
         """The part of pdb that stops a process."""
@@ -203,7 +205,7 @@ def _new(client: Client) -> Debugger:
     return RankDebugger()
 
 
-def _trace(frame: FrameType, dispatch: Callable[[FrameType, str, Any], Any]) -> FrameType:
+def _trace(frame: FrameType, dispatch: TraceFunction) -> FrameType:
     """Have this thread traced, with a frame and all above it; return the highest one."""
     frame.f_trace = dispatch
     while frame.f_back is not None:

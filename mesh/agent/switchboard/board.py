@@ -14,7 +14,7 @@ import time
 
 from mesh.agent.link.tls import tls_context
 from mesh.agent.switchboard import frames
-from mesh.agent.switchboard.connection import READ_BYTES, Connection, ConnectionEnded
+from mesh.agent.switchboard.connection import READ_BYTES, Connection, ConnectionEnded, listen
 from mesh.agent.switchboard.frames import BadFrame
 
 TYPE_CHECKING = False
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from mesh.agent.switchboard.frames import Fields
 
-BACKLOG_CONNECTIONS = 4096
 HANDSHAKE_LIMIT_S = 15.0  # in which a connection has to show the key and its role
 MAX_HANDSHAKES = 256  # at a time; more wait in the kernel
 SILENCE_LIMIT_S = 30.0  # a connection without a byte for so long is dead; longer than the agents' SILENCE_LIMIT_S
@@ -87,7 +86,7 @@ class Board:
         problem: OSError = OSError(errno.EADDRINUSE, f"no free port from {first} to {last}")
         for port in range(first, last + 1):
             try:
-                self._listener = self._server(port)
+                self._listener = listen(self._address, port)
                 break
             except OSError as error:
                 problem = error
@@ -199,14 +198,6 @@ class Board:
         self._broadcast(set(self._nodes.values()), frames.frame(frames.STOP, 0, reason.encode()))
 
     # ---- connections
-
-    def _server(self, port: int) -> socket.socket:
-        if not self._address and socket.has_dualstack_ipv6():
-            return socket.create_server(
-                ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG_CONNECTIONS
-            )
-        family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
-        return socket.create_server((self._address, port), family=family, backlog=BACKLOG_CONNECTIONS)
 
     def _watch_listener(self) -> None:
         """Accept connections, unless too many have not shown the key."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mesh.agent.switchboard.frames import Frame
 
 READ_BYTES = 64 << 10
+BACKLOG_CONNECTIONS = 4096
 SENT_TOGETHER_BYTES = 64 << 10  # little waits in encrypted form, where a quiet stream cannot pass
 USER_TIMEOUT_MS = 20_000  # bytes that are not acknowledged for so long end a connection (tcp(7))
 TCP_USER_TIMEOUT = 18  # linux/tcp.h
@@ -111,3 +112,13 @@ class Connection:
         except OSError:
             pass
         self.socket.close()
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Return a socket of the switchboard. Raises OSError. address: "": all, IPv6 ones too where there are any"""
+    if not address and socket.has_dualstack_ipv6():
+        return socket.create_server(
+            ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG_CONNECTIONS
+        )
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, port), family=family, backlog=BACKLOG_CONNECTIONS)
