@@ -6,6 +6,7 @@ On with MESH_TEST_KUBERNETES=1, as tests/integration/test_pods_real.py.
 from __future__ import annotations
 
 import base64
+import json
 import os
 import shutil
 import subprocess
@@ -148,6 +149,17 @@ def forge(kube: Cluster, tmp_path: Path) -> Iterator[GitServer]:
         kube.ask("DELETE", kube.path("secrets", "forge"))
 
 
+def elsewhere(home: Home) -> Path:
+    """Write a kubeconfig as another shell may have it, whose current context names another server; return it."""
+    config = json.loads((home.path / ".kube/config").read_text())
+    config["clusters"].append({"name": "nowhere", "cluster": {"server": "https://127.0.0.1:1"}})
+    user = config["contexts"][0]["context"]["user"]
+    config["contexts"].append({"name": "nowhere", "context": {"cluster": "nowhere", "user": user}})
+    file = home.path / "other-kubeconfig"
+    file.write_text(json.dumps({**config, "current-context": "nowhere"}))
+    return file
+
+
 def test_a_program_in_configured_pods_is_stopped_by_another_command(
     home: Home, kube: Cluster, forge: GitServer
 ) -> None:
@@ -169,6 +181,7 @@ def test_a_program_in_configured_pods_is_stopped_by_another_command(
         resources = pod["spec"]["containers"][0]["resources"]
         assert resources == {"limits": {GPU: "1"}, "requests": {GPU: "1", "cpu": "10m"}}
         assert (pod["metadata"]["namespace"], pod["spec"]["activeDeadlineSeconds"]) == (NAMESPACE, 3600)
+        home.environ["KUBECONFIG"] = str(elsewhere(home))
         stopped = home.mesh("stop", "last", within=PATIENT_S)
         assert stopped.status == 0, stopped.err
         program.communicate(timeout=PATIENT_S)
