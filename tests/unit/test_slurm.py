@@ -49,7 +49,14 @@ from mesh.remote.blob import start_command
 from tests.lab import eventually
 
 SOURCE = MadeAllocation(
-    request={"nodes": "4", "partition": "gpu", "gres": "gpu:8", "constraint": "a|b c", "comment": "mine"},
+    request={
+        "nodes": "4",
+        "partition": "gpu",
+        "gres": "gpu:8",
+        "constraint": "a|b c",
+        "comment": "mine",
+        "cpus_per_task": "2",
+    },
     exclusive=True,
     extra=("--switches=1",),
     hold=30.0,
@@ -65,11 +72,13 @@ def test_the_words_for_sbatch_and_srun_are_long_and_whole() -> None:
         "--exclusive",
         "--switches=1",
         "--no-requeue",
+        "--cpus-per-task=2",
     } <= set(words)
     assert not [word for word in words[1:] if not word.startswith("--")]
     assert not [word for word in words if "mine" in word]  # the holder writes the comment
     step = render.step_words(4, SOURCE.request)
     assert {"--overlap", "--nodes=4", "--gres=gpu:8", "--kill-on-bad-exit=0"} <= set(step)
+    assert not [one for one in step if "cpus" in one]  # else it would not have all CPUs of the job
     listed = render.step_words(0, {"nodelist": "n[1-3]"})
     assert not [one for one in listed if one.startswith(("--nodes", "--ntasks="))]
     assert sized(listed, "3")[-2:] == ["--nodes=3", "--ntasks=3"]

@@ -31,6 +31,7 @@ STDERR_BYTES = 2000  # of srun, for the last words
 REASON_TRIES, REASON_PAUSE_S = 3, 0.2  # until Slurm has the reason of a SIGTERM
 PUBLISH_TRIES, PUBLISH_PAUSE_S = 3, 1.0  # to write the comment of the job
 ENVIRON = {**os.environ, "SLURM_TIME_FORMAT": "standard"}  # of Slurm's commands, whose times are read
+NOT_FOR_SRUN = ("SLURM_EXPORT_ENV", "SLURM_CPUS_PER_TASK")  # of a batch script, which would change the step
 UNUSED = "nobody has used it"  # begins the reason of an idle allocation
 HIDDEN = ("SLURM", "SRUN", "SBATCH", "PMI", "PMIX")  # variables of a step with one task on each node begin so
 
@@ -162,7 +163,7 @@ class Holder:
         given = self._given
         options = sized(given.srun, os.environ.get("SLURM_JOB_NUM_NODES", ""))
         argv = ["srun", *options, *given.python, "-I", "-S", "-c", given.task]
-        environ = {key: value for key, value in os.environ.items() if key != "SLURM_EXPORT_ENV"}
+        environ = {key: value for key, value in os.environ.items() if key not in NOT_FOR_SRUN}
         self._step = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
