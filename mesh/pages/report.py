@@ -112,7 +112,7 @@ def _facts(found: _Content) -> Iterator[tuple[str, str]]:
     yield "cluster", f"{record.cluster}: {counted(len(record.hosts), 'host')}"
     yield "began", _moment(record.created)
     if record.ended is not None:
-        yield "took", f"{record.ended - record.created:.1f} s"
+        yield "took", f"{max(0.0, record.ended - record.created):.1f} s"
         yield "exit", f"{record.exit_code} ({record.cause})"
     git = inner(about, "git")
     yield "git", f"{text(git, 'branch')} {text(git, 'commit')}".strip()

@@ -66,7 +66,7 @@ function checkTable(reports) {
     return h("td", {}, checks.map((one) => {
       const [kind, shape] = SHAPES[one.verdict] ?? SHAPES.unknown;
       const differs = one.detail !== details.get(name) && one.verdict === "ok";
-      return h("div", { class: kind, title: one.hint }, `${shape} `, h("span", { class: `${one.detail.length > LONG ? "long" : ""} ${differs ? "warn" : ""}` }, one.detail), one.hint && one.verdict !== "ok" ? h("div", { class: "muted" }, one.hint) : null);
+      return h("div", { class: one.detail.length > LONG ? `${kind} long` : kind, title: one.hint }, `${shape} `, h("span", { class: differs ? "warn" : "" }, one.detail), one.hint && one.verdict !== "ok" ? h("div", { class: "muted" }, one.hint) : null);
     }));
   };
   return table(["host", ...names], reports.map((report) => [h("td", { class: report.ok ? "" : "bad", "data-host": report.host }, report.host), ...names.map((name) => cell(report, name))]));
@@ -86,7 +86,7 @@ function topTable(hosts, taken) {
   const meter = (part, text) => {
     const bar = h("i", {});
     bar.style.width = `${Math.round(100 * Math.min(1, Math.max(0, part)))}%`;
-    return h("span", {}, h("span", { class: "meter" }, bar), text);
+    return h("span", { class: "figure" }, h("span", { class: "meter" }, bar), text);
   };
   const ranks = hosts.flatMap((one) => (one.ranks ?? []).map((rank) => [rank, one.host]));
   return [table(["host", "cpu", "", "memory", "disk", "network", "devices"], hosts.map((one) => (one.error
