@@ -102,6 +102,7 @@ def test_an_allocation_is_asked_for_used_again_and_ends_itself(slurm: SlurmClust
 
 
 def test_a_detached_run_holds_its_allocation_and_is_found_from_elsewhere(slurm: SlurmCluster, home: Home) -> None:
+    home.clusters(described(slurm).replace("hold: 5s", "hold: 60s"))  # longer than from one command to the next
     run = home.mesh("run", "-d", "big", "sh", "-c", f"echo rank $RANK; exec {SLEEP}", within=PATIENT_S)
     assert run.status == 0, run.err
     assert logged(home, [f"[{n}] rank {n}" for n in range(NODES)])
@@ -199,9 +200,14 @@ def test_a_login_node_names_jobs_without_a_file(slurm: SlurmCluster) -> None:
 
 
 def test_a_shell_on_a_node_keeps_the_allocation(slurm: SlurmCluster, home: Home) -> None:
-    assert home.mesh("exec", "big", "true", within=PATIENT_S).status == 0
-    shell = home.mesh("ssh", "big:2", "--", "sh", "-c", "sleep 8; hostname", within=PATIENT_S)  # longer than `hold`
-    assert shell.out.decode().strip() == slurm.nodes[2].name, shell.err
+    client = start(home, slurm, "exec", "big", *SLEEP.split())
+    shell = home.popen("ssh", "big:2", "--", "sh", "-c", "echo up; sleep 10; hostname")  # longer than `hold`
+    assert shell.stdout is not None
+    assert shell.stdout.readline() == b"up\n"
+    client.send_signal(signal.SIGINT)
+    client.communicate(timeout=PATIENT_S)
+    out, errors = shell.communicate(timeout=PATIENT_S)
+    assert out.decode().strip() == slurm.nodes[2].name, errors.decode()
 
 
 # The command of a part of an allocation, and the words of the verdict after its death.
