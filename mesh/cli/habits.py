@@ -112,10 +112,10 @@ def unknown_verb(word: str, verb: str, verbs: Sequence[str], rest: Sequence[str]
     return UsageError(f"unknown command {f'{word} {verb}'!r}{near if is_near else ''}", hint=hint)
 
 
-def without_cluster(typed: Typed, cluster: str, *, is_program: bool) -> UsageError | None:
+def without_cluster(typed: Typed, cluster: str, *, is_program: bool, default: str = "") -> UsageError | None:
     """Return the error for a command line whose cluster seems to be the command; None if it does not.
 
-    is_program: there is a program or a file of that name on this machine
+    is_program: there is a program or a file of that name on this machine; default: the default cluster
 
     >>> typed = Typed(before=("mesh", "run", "-q", "python3"), command=("train.py",), cluster="python3")
     >>> without_cluster(typed, "python3", is_program=True).hint
@@ -134,7 +134,10 @@ def without_cluster(typed: Typed, cluster: str, *, is_program: bool) -> UsageErr
     if not is_program:
         return None
     started = ["python3", cluster] if cluster.endswith(".py") else [cluster]
-    message = f"no cluster was named: {last!r} is a program or file here"
+    message = f"no cluster {last!r}: it is a program or file here"
+    if default:
+        line = shlex.join([*before, "--", *started, *typed.command])
+        return UsageError(message, hint=f"the default cluster is {default}: {line}")
     return UsageError(message, hint=shlex.join([*before, LOCAL, *started, *typed.command]))
 
 
@@ -155,11 +158,13 @@ def cluster_left_out(given: Given) -> UsageError | None:
     name = given[CLUSTER]
     if given.typed is None or given.command not in STARTS or not name:
         return None
-    from mesh.api.choosing import cluster_file
+    from mesh.api.choosing import cluster_file, project_here
+    from mesh.config.settings import chosen_default
 
     if is_cluster(name, cluster_file(given[CLUSTERS])):
         return None
-    return without_cluster(given.typed, name, is_program=is_program(name))
+    default = chosen_default(project_here(), os.environ).text
+    return without_cluster(given.typed, name, is_program=is_program(name), default=default)
 
 
 def is_program(name: str) -> bool:

@@ -157,7 +157,7 @@ def test_run_and_exec_take_the_default_cluster_only_before_a_dash(home: Home) ->
     refused = home.mesh("run", "echo", "hi")
     assert refused.status == 2
     assert "no cluster 'echo'" in refused.err
-    assert "the default cluster is local:1: mesh run -- COMMAND" in refused.err
+    assert "the default cluster is local:1: mesh run -- echo hi\n" in refused.err
     home.environ["MESH_CLUSTER"] = "local:3"
     assert home.mesh("exec", "--output", "rank0", "-c", "echo $WORLD_SIZE").lines == ["3"]
     assert home.mesh("exec", "--output", "rank0", "local:2", "sh", "-c", "echo $WORLD_SIZE").lines == ["2"]

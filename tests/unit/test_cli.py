@@ -112,9 +112,13 @@ def test_the_overview_begins_with_the_commands_of_a_first_day() -> None:
 
 
 MISTAKES = {
-    "no cluster": (["run", "python3", "train.py"], "no cluster was named", "mesh run local python3 train.py"),
+    "no cluster": (
+        ["run", "python3", "train.py"],
+        "no cluster 'python3': it is a program",
+        "mesh run local python3 train.py",
+    ),
     "no cluster, dashes": (["run", "ls", "-l"], "unknown option -l", "if ls is the command: mesh run local ls -l"),
-    "only a file": (["run", "train.py"], "no cluster was named", "mesh run local python3 train.py"),
+    "only a file": (["run", "train.py"], "no cluster 'train.py': it is a program", "mesh run local python3 train.py"),
     "one word": (["run", "local:2 uname -a"], "cluster and command are two words", "mesh run local:2 'uname -a'"),
     "option too early": (["-q", "run", "local", "true"], "-q: options stand after run", "mesh run -q local true"),
     "option of mpirun": (["run", "-np", "4", "local", "true"], "did you mean '--nproc'?", "mesh run [options]"),
