@@ -13,7 +13,7 @@ from _thread import RLock, get_ident
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
-    from typing import Any, Callable, Dict, Protocol, TextIO, Tuple, Type
+    from typing import Callable, Dict, Protocol, TextIO, Tuple, Type
 
     class Debugger(Protocol):
         """The part of pdb that stops a process."""
@@ -203,13 +203,13 @@ def _new(client: Client) -> Debugger:
     return RankDebugger()
 
 
-def _trace(frame: FrameType, dispatch: Callable[[FrameType, str, Any], Any]) -> FrameType:
+def _trace(frame: FrameType, dispatch: Callable[..., object]) -> FrameType:
     """Have this thread traced, with a frame and all above it; return the highest one."""
     frame.f_trace = dispatch
     while frame.f_back is not None:
         frame = frame.f_back
         frame.f_trace = dispatch
-    sys.settrace(dispatch)
+    sys.settrace(dispatch)  # type: ignore[arg-type]
     return frame
 
 
