@@ -76,6 +76,7 @@ class Board:
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._look_at = time.monotonic()
         self._idle_since: float | None = time.monotonic()
+        self._refusal = ""  # for clients that come too late
         self.on_ending: Callable[[str], object] = lambda name: None  # called when a node has received SIGTERM
 
     # ---- for the program that runs it
@@ -183,6 +184,10 @@ class Board:
         else:
             self._busy.pop(name, None)
         self._note_idle()
+
+    def refuse_clients(self, reason: str) -> None:
+        """Take no client any more: nobody was there for long enough."""
+        self._refusal = reason
 
     def stop_nodes(self, reason: str) -> None:
         """Have every node end its agents with SIGTERM, wait for them, and end."""
@@ -331,12 +336,14 @@ class Board:
 
     def _greet(self, peer: _Peer, hello: Fields) -> None:
         version, role, name = hello.get("version"), hello.get("role"), peer.name or str(hello.get("name", ""))
+        text = self._refusal if role == frames.CLIENT_ROLE else ""
         if version != frames.SWITCHBOARD_VERSION or role not in (frames.NODE_ROLE, frames.CLIENT_ROLE):
             text = f"this switchboard has version {frames.SWITCHBOARD_VERSION}, and the other end version {version}"
+        if text:
             self._send(peer, frames.frame(frames.REFUSED, 0, text.encode()))
             return
         self._unproved.discard(peer)
-        peer.role, peer.name = role, name
+        peer.role, peer.name = str(role), name
         if role == frames.NODE_ROLE:
             before = self._nodes.get(name)
             if before is not None:  # it has connected again before this end has noticed
