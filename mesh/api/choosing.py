@@ -26,7 +26,7 @@ from mesh.config.selectors import HOST_LIST, Part, join, listed, parse, pick, se
 from mesh.config.settings import Client, Options, chosen_default, kept, patient, run_spec
 from mesh.config.slurm import overridden
 from mesh.config.variables import secret_names
-from mesh.core.cluster import Cluster
+from mesh.core.cluster import Cluster, allocation_mark
 from mesh.core.errors import UnknownCluster, UsageError
 from mesh.core.masking import Secrets
 from mesh.core.run import DEFAULT_LEASE, HANG_WATCH_ON_A_TERMINAL_S, RunSpec
@@ -209,9 +209,9 @@ def check_time(cluster: Cluster, spec: RunSpec) -> None:
 
 def with_slurm_job(cluster: Cluster, spec: RunSpec) -> RunSpec:
     """Return a spec whose ranks get the number of their job with Slurm's other variables. Raises UsageError."""
-    job, is_by_ssh = cluster.allocation.job, cluster.backend != "slurm"
-    if job and is_by_ssh:  # by this variable, the programs of its nodes find the ranks that end with it
-        spec = replace(spec, groups=tuple(replace(one, env={"MESH_ALLOCATION": job, **one.env}) for one in spec.groups))
+    job = cluster.allocation.job
+    if mark := allocation_mark(cluster):
+        spec = replace(spec, groups=tuple(replace(one, env={**mark, **one.env}) for one in spec.groups))
     if not spec.rules.slurm_env:
         return spec
     if not job:

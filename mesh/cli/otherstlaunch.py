@@ -78,7 +78,7 @@ def ordered(words: Sequence[str]) -> list[str]:
     In TLaunch options stand before the method. With --image no cluster is named, and --set_share_file has no value.
     """
     before, rest = _options(words, BASIC, has_image=False)
-    if rest[:1] and rest[0] in METHODS:
+    if rest and (rest[0] in METHODS or rest[0].isalpha()):  # a wrong method is named in the message
         words = [rest[0], *before, *rest[1:]]
     method = words[0] if words else ""
     if method not in METHODS:

@@ -240,6 +240,15 @@ class Placement(Struct, frozen=True, kw_only=True, dict=True):
         return 0, rank
 
 
+def allocation_mark(cluster: Cluster) -> dict[str, str]:
+    """Return the variable by which the programs of an allocation find the agents and ranks that end with it.
+
+    {} without an allocation, or if its nodes are not reached by SSH: then the agents are in its step.
+    """
+    is_marked = bool(cluster.allocation.job) and cluster.backend == "ssh"
+    return {"MESH_ALLOCATION": cluster.allocation.job} if is_marked else {}
+
+
 def place_ranks(
     hosts: Sequence[Host],
     nprocs: Sequence[int] = (),

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from mesh.core.cluster import allocation_mark
 from mesh.core.errors import HostUnreachable
 from mesh.core.events import AsksPassword, Cleared, Ended, Event, PrepareFailed, Stopped, WantsPassword
 from mesh.core.interfaces import Announces, Channel
@@ -38,7 +39,7 @@ class Channels:
     ) -> None:
         """over: set once no host is to be reached again; taken: called with (rank, bytes) when a rank has read stdin"""
         self._run, self._inbox, self._threads, self._over, self._taken = run, inbox, threads, over, taken
-        self._argv = start_command(run.cluster.python)
+        self._argv = start_command(run.cluster.python, allocation_mark(run.cluster))
         self.sessions: dict[int, Session] = {}  # by node; a host that cannot be reached has none
         self.relay = Relay(run.placement, self.sessions, threads.start)
         self._handovers = Handovers(run.placement, run.local.arrivals, run.local.have or {})

@@ -51,6 +51,7 @@ class Choices(Struct, frozen=True, kw_only=True):
     where: Mapping[str, Where] = {}  # hosts, GPUs and interpreter by label
     options: Options | None = None  # of the run
     serialize_py_nodes: bool | None = None  # arguments are always pickled
+    controller_xm_requirements: object = None  # of XManager, which mesh does not have
 
 
 class Launched:
@@ -95,7 +96,7 @@ def launch(
     local_resources: command line and environment by label
     test_case: the test that fails if a node fails; its end stops the program
     terminal: a view of the logs: "tmux_session", "xterm", "gnome-terminal", "output_to_files", "current_terminal"
-    choices: ``cluster``, ``where``, ``options`` as in Choices; ``serialize_py_nodes`` and xm_resources change nothing
+    choices: ``cluster``, ``where``, ``options`` as in Choices; the others, and xm_resources, change nothing
     Raises UsageError for a launch type that mesh does not have, or for hosts that are not there.
     """
     del xm_resources

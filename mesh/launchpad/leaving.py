@@ -10,6 +10,7 @@ import queue
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from mesh.core.errors import MeshError
 from mesh.program.ledger import Stop
 from mesh.program.running import ProgramResult
 
+Handler = signal.Handlers | Callable[[int, FrameType | None], None]
 FAILURE_STATUS = 1
 
 
@@ -37,6 +39,10 @@ _STATUS: list[int] = []
 _ASKED: queue.SimpleQueue[Stop] = queue.SimpleQueue()  # its put may interrupt any other call
 
 
+# A process that the main program forks, as multiprocessing does, waits for none of them.
+os.register_at_fork(after_in_child=_RUNNING.clear)
+
+
 def wait_at_exit(running: Ending) -> None:
     """Have the interpreter wait for the end of a program before it exits, and exit with its status."""
     if not _RUNNING:
@@ -49,8 +55,14 @@ def wait_at_exit(running: Ending) -> None:
 
 def _wait() -> None:
     """Wait for all programs. The first signal stops them, the second ends this process."""
+    if not _RUNNING:
+        return
     threading.Thread(target=_end_when_asked, name="mesh-signal", daemon=True).start()
-    previous = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    is_interrupted = _is_interrupted()
+    handler: Handler = signal.SIG_DFL if is_interrupted else _stop
+    previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    if is_interrupted:
+        _ASKED.put(_stop_by(signal.SIGINT))
     try:
         for running in _RUNNING:
             try:
@@ -65,14 +77,24 @@ def _wait() -> None:
                     sys.stderr.write(f"mesh: {result.label or 'the program'}: {cause or result.why}\n")
                 _STATUS.append(result.exit_code)
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, signal.SIG_DFL)
-    _ASKED.put(Stop(reason="signal", code=128 + number, why=signal.Signals(number).name))
+    _ASKED.put(_stop_by(number))
+
+
+def _stop_by(number: int) -> Stop:
+    return Stop(reason="signal", code=128 + number, why=signal.Signals(number).name)
+
+
+def _is_interrupted() -> bool:
+    """Return True if Ctrl-C has ended the main program. An earlier one at Python's own prompt ends none."""
+    last = getattr(sys, "last_value", None) or getattr(sys, "last_exc", None)  # the second since Python 3.12
+    return isinstance(last, KeyboardInterrupt) and not hasattr(sys, "ps1")
 
 
 def _end_when_asked() -> None:

@@ -30,7 +30,7 @@ from mesh.launchpad.program import Program
 from mesh.launchpad.runtime.flags import LaunchType
 from mesh.launchpad.runtime.pods import Config, Source
 from mesh.launchpad.terminals import check_terminal
-from mesh.launchpad.translating import Plan
+from mesh.launchpad.translating import Plan, check_nodes
 from mesh.launchpad.wishes import with_project
 from mesh.program.ledger import Stop
 from mesh.program.running import ProgramResult, Running
@@ -127,6 +127,7 @@ def launch(
     base = replace(base, source=_placed(base, podparts.namespace_of(namespace, configs), code))
     found = []
     for program in [programs] if isinstance(programs, Program) else list(programs):
+        check_nodes(program)
         counts = {label: len(nodes) for label, nodes in program.groups.items()}
         parts = podparts.parts_of(counts, configs, _source(base), project_here().gpu_share)
         found.append(_launched(program, parts, base, chosen, str(terminal or "")))

@@ -44,8 +44,7 @@ class _Placed(Struct):
 
 def translate(program: Program, plan: Plan) -> MeshProgram:
     """Return the program to launch; the handles of its nodes become usable. Raises UsageError."""
-    if not program.groups:
-        raise UsageError(f"{program.name}: the program has no nodes", hint="program.add_node(node, label='actor')")
+    check_nodes(program)
     found = MeshProgram(label_of(program.name), cluster=plan.cluster, options=plan.options)
     found.prerun = plan.prerun
     order = {name: place for place, name in enumerate(_order(program, plan))}
@@ -68,6 +67,12 @@ def translate(program: Program, plan: Plan) -> MeshProgram:
             one.flags = plan.flags.get(written, ())
         _add(found, label, placed, (plan.where.get(written, Where()), plan.processes.get(written, PythonProcess())))
     return found
+
+
+def check_nodes(program: Program) -> None:
+    """Raise UsageError for a program without nodes."""
+    if not program.groups:
+        raise UsageError(f"{program.name}: the program has no nodes", hint="program.add_node(node, label='actor')")
 
 
 def _add(found: MeshProgram, label: str, placed: Sequence[_Placed], choices: tuple[Where, PythonProcess]) -> None:

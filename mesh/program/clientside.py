@@ -40,9 +40,9 @@ class ClientNode(NodeThread):
         super().__init__(payload, context, running, calls_run)
         self._on_end = on_end
 
-    def _finish(self, state: State, why: str = "") -> None:
+    def _finish(self, state: State, why: str = "", code: int = 1) -> None:
         is_first = not self.has_ended
-        super()._finish(state, why)
+        super()._finish(state, why, code)
         if is_first:
             self._on_end(self.context.here.label, state)
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from mesh.api.checking import TCP_TIMEOUT_S
 from mesh.api.choosing import choose_cluster
 from mesh.api.detached import DetachedRun, find_detached, known, planned, with_hosts
-from mesh.api.inquiries import runs_on
+from mesh.api.inquiries import ask, runs_on
 from mesh.api.reaching import answer_of, reach
 from mesh.api.records import find_record
 from mesh.config.settings import Options
@@ -23,22 +24,23 @@ from mesh.core.naming import LAST, RUN_ID, NamedRun, the_one
 from mesh.core.paths import runs_directory
 from mesh.core.run import RunSpec
 from mesh.core.text import one_line
+from mesh.engine.question import Question
 from mesh.hosts.interfaces import Purpose
 from mesh.program.choosing import chosen
+from mesh.program.ending import ask_to_stop
 from mesh.program.results import read_result
 from mesh.program.runtime import failures
 from mesh.program.runtime.caller import Caller
-from mesh.program.runtime.connection import CallOptions
 from mesh.program.runtime.handles import Group, Handle
 from mesh.program.runtime.here import current_caller, set_client
 from mesh.program.runtime.links import Link, SocketLink
 from mesh.protocol.frames import FrameError
 from mesh.protocol.messages import read_record as read_reply
-from mesh.protocol.replies import Plan
+from mesh.protocol.questions import AskRuns
+from mesh.protocol.replies import Plan, Runs
 from mesh.rundir.noderesults import result_path
 from mesh.rundir.records import moves_of, read_about, read_spec
 
-STOP_TIMEOUT_S = 5.0  # for a node to take the request
 ANSWER_TIMEOUT_S = 60.0  # for a host to connect to its node
 RESULT_BYTES_MAX = 1 << 27
 PLAN_BYTES_MAX = 1 << 26
@@ -49,10 +51,21 @@ READ_BYTES = 1 << 20
 class Connected:
     """A program that another process has launched. As a context manager it ends its own connections only."""
 
-    def __init__(self, run: str, spec: RunSpec, cluster: Cluster, *, trust_hosts: bool) -> None:
-        """Prepare without a connection: the first call to each node makes it. cluster: the hosts of the run alone"""
+    def __init__(
+        self,
+        run: str,
+        spec: RunSpec,
+        cluster: Cluster,
+        moves: Sequence[tuple[int, int]] = (),
+        *,
+        trust_hosts: bool,
+    ) -> None:
+        """Prepare without a connection: the first call to each node makes it.
+
+        cluster: the hosts of the run alone; moves: ranks that have moved, each with the index of its host
+        """
         self.run = run
-        self._cluster, self._program = cluster, spec.program
+        self._cluster, self._program, self._moves = cluster, spec.program, moves
         self._placement = spec.placed(cluster.hosts)
         self._labels = labels_of(spec, self._placement)
         self._ranks = {label: rank for rank, label in enumerate(self._labels)}
@@ -88,12 +101,8 @@ class Connected:
 
     def stop(self, code: int = 0, why: str = "") -> None:
         """End the program with a status. Raises MeshError if no node takes the request."""
-        for label in self._labels:
-            options = CallOptions(timeout=STOP_TIMEOUT_S)
-            with contextlib.suppress(Exception):  # it has ended, or hangs: the next one may answer
-                self._caller.to(label).stop_program(code, why, options).result(STOP_TIMEOUT_S)
-                return
-        raise MeshError(f"run {self.run}: no node takes the request to stop", hint=f"mesh stop {self.run}")
+        if not ask_to_stop(self._caller, self._labels, code, why):
+            raise MeshError(f"run {self.run}: no node takes the request to stop", hint=f"mesh stop {self.run}")
 
     def close(self) -> None:
         """End the connections of this process; the program goes on."""
@@ -130,10 +139,20 @@ class Connected:
         return reach(self._cluster, self.run, node, rank, wants=wants)
 
     def _node(self, rank: int) -> int:
-        """Return the index of a node's present host, as far as the run directory of this machine has it."""
+        """Return the index of a node's present host: by the run directory, or on another machine by the hosts."""
         about = read_about(Path(runs_directory(os.environ)) / self.run)
-        moves = moves_of(about, [host.name for host in self._cluster.hosts])
-        return self._placement.moved(moves).node(rank)
+        if about:
+            return self._placement.moved(moves_of(about, _names(self._cluster))).node(rank)
+        home = self._placement.moved(self._moves).node(rank)
+        return self._reported(rank, home) if self._placement.spares else home
+
+    def _reported(self, rank: int, home: int) -> int:
+        """Ask all hosts which of them has a rank. home: the answer if none reports it"""
+        inquiry = ask(self._cluster, Question(message=AskRuns()), reach=TCP_TIMEOUT_S, quiet=True)
+        for node, answer in inquiry.replies(Runs).items():
+            if any(one.rank == rank for found in answer.runs if found.run == self.run for one in found.ranks):
+                return node
+        return home
 
     def _result(self, label: str, timeout: float | None) -> object:
         place = f"{label} on {self._hosts[label]}"
@@ -197,7 +216,13 @@ def connect(run: str = LAST, *, cluster: str = "", trust_hosts: bool = False) ->
     spec = read_spec(found.about, found.run)
     if not spec.program:
         raise UsageError(f"run {found.run} is no program", hint="mesh runs")
-    return Connected(found.run, spec, _cluster_of(found), trust_hosts=trust_hosts)
+    cluster_found = _cluster_of(found)
+    moves = moves_of(found.about, _names(cluster_found))
+    return Connected(found.run, spec, cluster_found, moves, trust_hosts=trust_hosts)
+
+
+def _names(cluster: Cluster) -> list[str]:
+    return [host.name for host in cluster.hosts]
 
 
 def _cluster_of(found: DetachedRun) -> Cluster:

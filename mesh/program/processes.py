@@ -27,6 +27,7 @@ from mesh.core.nodes import Kept, Moving, NodeResult, ProgramStopped, RankReady,
 from mesh.core.outcome import Cause
 from mesh.core.run import NO_DEVICES, Group, RunSpec
 from mesh.program.clientside import ClientNodes
+from mesh.program.ending import ask_to_stop
 from mesh.program.graph import Graph, Node
 from mesh.program.ledger import State, Stop
 from mesh.program.outputs import LastLines, output_of
@@ -37,7 +38,6 @@ from mesh.program.running import Running
 from mesh.program.runtime import failures, frames, plain
 from mesh.program.runtime.book import role_of
 from mesh.program.runtime.caller import Caller
-from mesh.program.runtime.connection import CallOptions
 from mesh.program.runtime.errors import CLIENT
 from mesh.program.runtime.frames import Frame
 from mesh.program.runtime.here import set_client
@@ -47,7 +47,6 @@ from mesh.rundir.results import RunResult
 if TYPE_CHECKING:
     from mesh.engine.relaying import Relay
 
-STOP_TIMEOUT_S = 5.0  # for a node to take the request
 # The first words of a node's command: its own directory must not hide the modules of the runtime.
 START = "import sys; sys.path[:1] = []; from mesh.program.runtime.node import main; main()"
 REASONS = {
@@ -370,15 +369,9 @@ class Processes:
         threading.Thread(target=self._stop, args=(stop,), name="mesh-program-stop", daemon=True).start()
 
     def _stop(self, stop: Stop) -> None:
-        if stop.reason == "stop" or stop.label in self._here.labels:
-            for label in self._labels:
-                try:
-                    options = CallOptions(timeout=STOP_TIMEOUT_S)
-                    self.client.to(label).stop_program(stop.code, stop.why, options).result(STOP_TIMEOUT_S)
-                    return
-                except Exception:  # it has ended, or hangs: the next one may answer
-                    continue
-        self._listener.end(signal.SIGTERM)
+        may_ask = stop.reason == "stop" or stop.label in self._here.labels
+        if not (may_ask and ask_to_stop(self.client, self._labels, stop.code, stop.why)):
+            self._listener.end(signal.SIGTERM)
 
     def close(self) -> Stop | None:
         """Wait for the end of the run. Raises MeshError and UsageError where it could not be tried."""

@@ -28,7 +28,7 @@ class NodeState(Struct, frozen=True, kw_only=True):
     host: str
     state: State
     attempt: int = 1
-    exit_code: int | None = None  # of its process, as a shell has it; 0 or 1 for a thread; None: none is recorded
+    exit_code: int | None = None  # of its process, as a shell has it, and likewise of its thread; None: none
 
 
 class ProgramResult(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from mesh.program.runtime.caller import Caller
 from mesh.program.runtime.errors import CLIENT, ENDED, NodeLost
 from mesh.program.runtime.here import CURRENT, Context, Here, set_client, set_threaded
 from mesh.program.runtime.links import Link, memory_links
-from mesh.program.runtime.member import Member
+from mesh.program.runtime.member import FAILURE_STATUS, Member, exit_status
 from mesh.program.runtime.retrying import wait_for_others
 from mesh.program.runtime.serving import Server
 
@@ -164,6 +164,9 @@ class NodeThread:
             value = self._member.run()
             body, buffers = plain.dumps(value)
             self._running.keep_result(label, plain.loads(body, buffers))
+        except SystemExit as error:
+            self._exit(exit_status(error))
+            return
         except BaseException as error:
             if self.context.stopped.is_set():  # calls and waits break as the other nodes stop
                 self._finish(State.ENDED)
@@ -172,13 +175,20 @@ class NodeThread:
             return
         self._finish(State.ENDED)
 
+    def _exit(self, status: int) -> None:
+        """End as a process does by ``sys.exit``: well with status 0."""
+        if self.context.stopped.is_set() or not status:
+            self._finish(State.ENDED)
+        else:
+            self._finish(State.FAILED, f"exit {status}", status)
+
     def _fail(self, error: BaseException) -> None:
         here = self.context.here
         failures.print_failure(error, here.label)
         self._running.keep_failure(here.label, failures.rebuild(failures.describe(error, here.label, here.host)))
-        self._finish(State.FAILED, f"{type(error).__name__}: {error}")
+        self._finish(State.FAILED, f"{type(error).__name__}: {error}", exit_status(error) or FAILURE_STATUS)
 
-    def _finish(self, state: State, why: str = "") -> None:
+    def _finish(self, state: State, why: str = "", code: int = 1) -> None:
         """Report the end of the node; callers get NodeLost from now on."""
         with self._ending:
             if self.has_ended:
@@ -186,7 +196,7 @@ class NodeThread:
             self.has_failed = state is State.FAILED
             self.has_ended = True
         label, reason = self.context.here.label, f"it has failed ({why})" if self.has_failed else ENDED
-        self._running.note(label, state, why)
+        self._running.note(label, state, why, code)
         self.on_ending(label, reason)
         self.end()
         self.on_end(label, reason)

@@ -6,9 +6,12 @@ import functools
 import hashlib
 import io
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from mesh.agent.process.processes import BOOT
+from mesh.core.interpreter import interpreter
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[1]
 ROOMS = ("agent", "protocol")  # that are shipped
@@ -33,8 +36,6 @@ _BOOT = (
     "r=lambda n,b=bytes():b if len(b)==n else r(n,b+(os.read(0,n-len(b))or sys.exit(1)));"
     "exec(r({size}))"
 )
-
-HOME = "~/"  # the login shell sees it in quotes
 
 
 @functools.cache
@@ -96,9 +97,11 @@ def boot() -> str:
     return _BOOT.format(old=OLD_PYTHON, size=len(opening()))
 
 
-def start_command(python: str) -> list[str]:
-    """Return the argv that runs the agent with the host's interpreter ``python`` (a name or a path)."""
+def start_command(python: str, environ: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """Return the argv that runs the agent with the host's interpreter ``python`` (a name or a path).
+
+    environ: variables of the agent, by which others on the host find it
+    """
     options = ["-I", "-S", "-c", boot()]
-    if python.startswith(HOME):
-        return ["sh", "-c", 'exec "$HOME/$0" "$@"', python[len(HOME) :], *options]
-    return [python, *options]
+    words = ["env", *(f"{name}={value}" for name, value in environ.items())] if environ else []
+    return [*words, *interpreter(python), *options]

@@ -15,6 +15,7 @@ from mesh.core.text import last_line, one_line
 from mesh.remote.blob import NO_PYTHON, OLD_PYTHON
 
 GIVEN_UP = "given up"  # by the client, at its end
+CONNECTION = "the connection"  # begins the words about a connection that has ended
 SHARED_STEPS = ("api",)  # steps of the way to a host that are one for all hosts
 
 
@@ -97,12 +98,14 @@ def lost_agent(farewell: Farewell) -> LostAgent:
     found = re.search(re.escape(KILLED) + r"(\d+)", farewell.stderr.decode("utf-8", "replace"))
     killed_by = f"signal {found.group(1)}" if found else ""
     last = last_line(farewell.stderr)
-    if last:
+    if last.startswith(CONNECTION) and farewell.status is None:
+        reason = last
+    elif last:
         reason = f"its agent ended: {last}"
     elif farewell.status is not None:
         reason = f"its agent ended (exit {farewell.status})"
     else:
-        reason = "the connection ended"
+        reason = f"{CONNECTION} ended"
     return _lost(reason, is_clear=farewell.status == SWEPT_STATUS, killed_by=killed_by)
 
 

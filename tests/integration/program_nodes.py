@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy
@@ -295,8 +296,10 @@ def exits(status: int) -> None:
     raise SystemExit(status)
 
 
-def stops_later(server: Handle[Server]) -> None:
-    """Stop the program with status 6, once there was time to leave it."""
-    threading.Event().wait(5)
+def stops_later(server: Handle[Server], path: str) -> None:
+    """Stop the program with status 6, once a file is there; after 10 min in any case."""
+    end = time.monotonic() + 600
+    while not os.path.exists(path) and time.monotonic() < end:
+        time.sleep(0.05)
     assert server.echo(1) == 1
     stop(6)

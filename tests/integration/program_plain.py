@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Iterator
+
+from mesh.program import stop_reason, wait_for_stop
 
 
 class Strange(Exception):
@@ -30,3 +34,11 @@ class Plain:
 
     def fail(self) -> None:
         raise Strange(1, 2)
+
+
+def signalled() -> str:
+    """Get SIGTERM where ``Thread.start`` has its lock; return why the node stops."""
+    with threading._active_limbo_lock:  # type: ignore[attr-defined]
+        signal.raise_signal(signal.SIGTERM)
+    wait_for_stop()
+    return stop_reason()

@@ -83,6 +83,18 @@ if __name__ == "__main__":
 """
 
 LAUNCH_LOCAL = 'lp.launch(program, launch_type="local_mp")'
+LAUNCH_AND_WAIT = """launched = lp.launch(program, launch_type="local_mt")
+    print("launched", flush=True)
+    launched.wait()"""
+FORKS = """launched = lp.launch(program, launch_type="local_mt")
+    from multiprocessing import get_context
+
+    child = get_context("fork").Process(target=int)
+    child.start()
+    child.join(60)
+    print("exit", child.exitcode, flush=True)
+    child.kill()
+    launched.stop()"""
 LOCAL = 'lp.launch(program, launch_type="local_mp", terminal="tmux_session")'
 OF_TLAUNCH = """from mesh.launchpad import lp_ssh
     lp_ssh.launch(program, terminal="ssh_tmux_session", session_name_prefix="chosen", cluster="local")"""
@@ -613,6 +625,25 @@ def test_a_signal_stops_the_program_and_then_the_interpreter(home: Home) -> None
     out, _ = process.communicate(timeout=PATIENCE)
     assert "stopped in time" in out
     assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_a_process_that_the_main_program_forks_does_not_wait_for_the_program(home: Home) -> None:
+    done = run_program(home, WAITS.replace(LAUNCH_LOCAL, FORKS))
+    assert (done.returncode, "exit 0" in done.stdout, "stopped in time" in done.stdout) == (0, True, True), done.stderr
+
+
+def test_ctrl_c_in_the_main_program_stops_the_program_as_well(home: Home) -> None:
+    """One is enough, though the main program ends by it and the interpreter then waits."""
+    home.files(program__py=WAITS.replace(LAUNCH_LOCAL, LAUNCH_AND_WAIT))
+    words = [sys.executable, "program.py"]
+    process = subprocess.Popen(words, cwd=home.project, env=environ(home), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    while "launched" not in process.stdout.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=PATIENCE)
+    assert "stopped in time" in out
+    assert process.returncode == 128 + signal.SIGINT
 
 
 @pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")

@@ -97,7 +97,7 @@ def test_a_client_that_is_killed_during_a_move_leaves_nothing(pod: Home, lab: La
 
 
 def test_a_node_moves_on_request_and_after_the_loss_of_its_host_and_its_handles_go_on(
-    pod: Home, lab: Lab, monkeypatch: pytest.MonkeyPatch
+    pod: Home, lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(pod.path))
     monkeypatch.chdir(pod.project)
@@ -124,11 +124,19 @@ def test_a_node_moves_on_request_and_after_the_loss_of_its_host_and_its_handles_
         other = stack.enter_context(connect(running.run)).handle("server")
         assert isinstance(other, Handle)
         assert other.where()[:3] == ("server", names[1], 1)
+        with monkeypatch.context() as context:
+            context.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))  # a machine that knows nothing of the run
+            far = stack.enter_context(connect("moving", cluster="pod")).handle("server")
+            assert isinstance(far, Handle)
+            assert far.where()[:3] == ("server", names[1], 1)
         pending = server.futures.hang()
         running.restart(server, on=names[2])
         assert "moves to another host" in str(pending.exception(PATIENCE))
         assert server.where()[:3] == ("server", names[2], 2)
         assert other.options(retries=1000, timeout=PATIENCE).where()[:3] == ("server", names[2], 2)
+        with monkeypatch.context() as context:
+            context.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+            assert far.options(retries=1000, timeout=PATIENCE).where()[:3] == ("server", names[2], 2)
         patient = server.options(retries=1000, timeout=PATIENCE)
         assert caller.options(timeout=PATIENCE).where_there()[:3] == ("server", names[2], 2)
         pending = server.futures.hang()

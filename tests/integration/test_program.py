@@ -342,6 +342,15 @@ def test_a_node_runs_on_each_python(python: str) -> None:
         assert isinstance(caught.value, RemoteError)
 
 
+def test_a_signal_that_comes_while_a_node_starts_a_thread_stops_it() -> None:
+    """In Python 3.8 a thread that starts holds a lock that its own handler of signals cannot take again."""
+    oldest = min(pythons().items(), key=lambda found: tuple(map(int, found[0].split("."))))[1]
+    program = new_program()
+    program.add(nodes_of_any_python.signalled, on="a", python=oldest)
+    with launch(program) as running:
+        assert running.result("signalled", PATIENCE) == "signal"
+
+
 def test_a_node_that_is_stopped_costs_its_callers_their_timeouts_only() -> None:
     program = new_program()
     server = program.add(nodes.Server, on="a")
@@ -455,7 +464,7 @@ from tests.integration import program_nodes as nodes
 
 program = Program("detached", python=sys.executable, options=Options(detach=True))
 server = program.add(nodes.Server, on="local-0")
-program.add(nodes.stops_later, server, on="local-1")
+program.add(nodes.stops_later, server, sys.argv[2], on="local-1")
 running = program.launch("local")
 result = running.wait()
 print(result.exit_code, result.reason, running.run)
@@ -466,8 +475,9 @@ except MeshError as error:
 """
 
 
-def test_a_detached_program_goes_on_and_stops_by_itself() -> None:
-    words = [sys.executable, "-c", DETACHED, str(REPOSITORY)]
+def test_a_detached_program_goes_on_and_stops_by_itself(tmp_path: Path) -> None:
+    enough = tmp_path / "enough"
+    words = [sys.executable, "-c", DETACHED, str(REPOSITORY), str(enough)]
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
     first, _, last = done.stdout.partition("\n")
@@ -475,6 +485,7 @@ def test_a_detached_program_goes_on_and_stops_by_itself() -> None:
     assert (code, reason) == ("0", "detached"), done.stderr
     assert last.endswith(": has no result here (the program was left to its hosts)\n")
     assert node_processes()
+    enough.touch()
     assert api.attach(run, quiet=True).exit_code == 6
     assert not node_processes()
 
@@ -487,7 +498,7 @@ from tests.integration import program_nodes as nodes
 
 program = Program("left", python=sys.executable)
 server = program.add(nodes.Server, on="local-0")
-program.add(nodes.stops_later, server, on="local-1")
+program.add(nodes.stops_later, server, sys.argv[2], on="local-1")
 program.add(nodes.returns, 7, on="local-1")
 with program.launch("local") as running:
     assert server.echo(1) == 1
@@ -500,8 +511,9 @@ with program.launch("local") as running:
 """
 
 
-def test_a_program_is_left_to_its_hosts() -> None:
-    words = [sys.executable, "-c", LEFT, str(REPOSITORY)]
+def test_a_program_is_left_to_its_hosts(tmp_path: Path) -> None:
+    enough = tmp_path / "enough"
+    words = [sys.executable, "-c", LEFT, str(REPOSITORY), str(enough)]
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
     code, reason, run = done.stdout.split()
@@ -509,6 +521,7 @@ def test_a_program_is_left_to_its_hosts() -> None:
     with connect(run) as connected:
         assert connected.handle("server").echo([1]) == [1]
         assert connected.result("returns", PATIENCE) == (7, "local-1")
+    enough.touch()
     assert api.attach(run, quiet=True).exit_code == 6
     assert not node_processes()
     with connect(run) as connected:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -156,7 +158,8 @@ def test_killed_clients_leave_nothing_and_an_allocation_that_was_there_stays(slu
     assert eventually(lambda: slurm.jobs() == [theirs], PATIENT_S)
 
 
-def test_a_login_node_that_forwards_nothing(slurm: SlurmCluster, home: Home) -> None:
+def test_a_login_node_that_forwards_nothing_and_whose_shell_prints(slurm: SlurmCluster, home: Home) -> None:
+    slurm.login.path("/root/.bashrc").write_text("echo Welcome to the login node; echo no module >&2\n")
     config = slurm.login.path("/etc/ssh/sshd_config")
     before = config.read_text()
     config.write_text(f"AllowTcpForwarding no\n{before}")
@@ -168,6 +171,58 @@ def test_a_login_node_that_forwards_nothing(slurm: SlurmCluster, home: Home) -> 
         slurm.login.script("kill -HUP $(cat /run/sshd.pid)")
     assert done.status == 0, done.err
     assert done.out.count(b"\0") == NODES * 300000
+
+
+def test_a_login_node_names_jobs_without_a_file(slurm: SlurmCluster) -> None:
+    slurm.run("salloc", "--nodes=2", "--exclusive", "--no-shell")
+    (theirs,) = slurm.jobs()
+
+    slurm.login.path("/root/p").mkdir()
+
+    def printed(*words: str, **environ: str) -> list[str]:
+        environ["PYTHONPATH"] = str(REPOSITORY)
+        client = slurm.popen(sys.executable, "-m", "mesh", *words, cwd="/root/p", **environ)
+        out, errors = client.communicate(timeout=PATIENT_S)
+        assert client.returncode == 0, errors.decode()
+        return sorted(out.decode().splitlines())
+
+    names = [host.name for host in slurm.nodes]
+    assert printed("exec", f"slurm:{theirs}:1", "hostname") == [f"[0] {names[1]}"]
+    within = {"SLURM_JOB_ID": theirs, "SLURM_NTASKS": "7", "SLURM_TIME_FORMAT": "relative"}  # of a shell of salloc
+    assert printed("exec", "slurm:", "hostname", **within) == [f"[0] {names[0]}", f"[1] {names[1]}"]
+    file = slurm.login.path("/root/.config/mesh/cluster.yaml")
+    file.parent.mkdir(parents=True)
+    file.write_text("big: {slurm: {nodes: 1, hold: 5s}}\n")
+    asked = ("--nodes", "2", "--slurm", "comment=mine")
+    assert printed("run", *asked, "big", "hostname") == [f"[0] {names[2]}", f"[1] {names[3]}"]
+    assert slurm.run("squeue", "-h", "-n", "mesh-big", "-o", "%k").split()[-1] == "mine"
+
+
+def test_a_shell_on_a_node_keeps_the_allocation(slurm: SlurmCluster, home: Home) -> None:
+    assert home.mesh("exec", "big", "true", within=PATIENT_S).status == 0
+    shell = home.mesh("ssh", "big:2", "--", "sh", "-c", "sleep 8; hostname", within=PATIENT_S)  # longer than `hold`
+    assert shell.out.decode().strip() == slurm.nodes[2].name, shell.err
+
+
+# The command of a part of an allocation, and the words of the verdict after its death.
+PARTS = {
+    "srun": ("srun --overlap", "its step has ended (srun was killed by signal 9)"),
+    "holder": ("python3 -I -S -c import sys; exec(compile(", "its holder has failed"),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_of_an_allocation_that_is_killed_is_the_verdict(slurm: SlurmCluster, home: Home, part: str) -> None:
+    begin, words = PARTS[part]
+    client = start(home, slurm, "run", "--grace", "1", "big", "sh", "-c", STUBBORN, count=2 * NODES)
+    found = [pid for host in slurm.nodes for pid, command in slurm.processes(host) if command.startswith(begin)]
+    assert found
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):  # srun has two processes
+            os.kill(pid, signal.SIGKILL)
+    _, errors = client.communicate(timeout=PATIENT_S)
+    assert (client.returncode, words in errors.decode()) == (76, True), errors.decode()
+    assert eventually(lambda: all_gone(slurm) and not slurm.jobs(), PATIENT_S)
 
 
 def test_a_job_that_waits_is_cancelled_by_ctrl_c_and_no_other_one(slurm: SlurmCluster, home: Home) -> None:

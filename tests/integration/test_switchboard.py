@@ -226,6 +226,31 @@ def test_a_switchboard_that_is_killed_and_started_again_loses_and_doubles_no_lin
     assert list(logged(user).values()) == [lines, lines]
 
 
+def test_a_switchboard_that_is_killed_in_the_middle_of_an_upload_starts_nothing_and_the_next_run_does(
+    user: SwitchedHome, board: Switchboard, tmp_path: Path
+) -> None:
+    data = random.Random(1).randbytes(60 << 20)
+    (user.project / "big").write_bytes(data)
+    process = user.popen("run", "pod", "sha256sum", "big")
+
+    def received() -> bool:
+        packs = (tmp_path / "switchboard").glob("home-*/.mesh/machines/**/pack-*")
+        return any(path.stat().st_size for path in packs)
+
+    assert eventually(received, ENDS_S)
+    board.board.kill()
+    board.board.wait()
+    board.start_board()
+    _, err = process.communicate(timeout=ENDS_S)
+    if process.returncode:  # 0: the upload was over just before
+        assert process.returncode == 125, err.decode()
+        assert "the connection to the switchboard ended" in err.decode()
+        assert "its agent ended" not in err.decode()
+    again = user.mesh("run", "pod", "sha256sum", "big")
+    digest = hashlib.sha256(data).hexdigest()
+    assert sorted(again.lines) == [f"[{rank}] {digest}  big" for rank in range(2)], again.err
+
+
 def test_a_switchboard_that_stays_away_ends_the_run_and_leaves_nothing(user: SwitchedHome, board: Switchboard) -> None:
     user.client_return = 1.0
     words = ["--host-grace", "3", "--grace", "0.5"]

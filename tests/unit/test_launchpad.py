@@ -333,6 +333,13 @@ def test_a_colocation_ends_with_its_first_or_last_node(launch: Launch) -> None:
         lp.MultiThreadingColocation(["node"])  # type: ignore[list-item]
 
 
+def test_a_node_of_a_colocation_that_exits_leaves_the_others(launch: Launch) -> None:
+    program = lp.Program("exits")
+    program.add_node(lp.MultiThreadingColocation([lp.PyNode(sys.exit, 0), lp.CourierNode(Left)]), label="both")
+    with pytest.raises(TimeoutError):
+        launch(program).wait(0.5)
+
+
 class Listens:
     """Binds its address."""
 

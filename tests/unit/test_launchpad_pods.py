@@ -145,6 +145,14 @@ def test_what_mesh_does_not_have_is_refused(label: str) -> None:
     assert message in str(caught.value)
 
 
+def test_a_program_without_nodes_is_refused_before_any_pod_is_made(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(home.path))
+    monkeypatch.chdir(home.project)
+    for configs in ({}, {"actor": Config()}):
+        with pytest.raises(UsageError, match="empty: the program has no nodes"):
+            lp_k8s.launch(lp.Program("empty"), group_config=configs)
+
+
 def test_a_resource_that_kubernetes_does_not_have_is_refused() -> None:
     config = Config(Container(image="x", resources=Resource(nvidia_gpu=2, nvidia_gpus=4000)))
     with pytest.raises(UsageError, match="nvidia_gpus is no resource of Kubernetes"):

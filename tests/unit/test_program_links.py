@@ -11,6 +11,8 @@ import pytest
 
 from mesh.core.errors import MeshError
 from mesh.core.outcome import EXIT_BUSY
+from mesh.program import ending
+from mesh.program.ending import ask_to_stop
 from mesh.program.ledger import Ledger, Rules, Stop
 from mesh.program.running import Running
 from mesh.program.runtime import control
@@ -120,6 +122,30 @@ def test_a_busy_node_ends_the_program_at_once(node: Caller, served: Served, stop
     assert served.begun.wait(PATIENCE)
     node.to("server").stop_program(3, "enough", CallOptions()).result(PATIENCE)
     assert stops == [(3, "enough")]
+
+
+def test_a_node_takes_the_request_to_stop_behind_others_that_are_gone_or_hang(
+    node: Caller, stops: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "STOP_TIMEOUT_S", 0.2)
+    kept: list[Link] = []
+
+    def connect(label: str) -> Link:
+        if label == "gone":
+            raise ConnectionError("nobody listens")
+        if label == "server":
+            return node._connect(label)
+        one, other = memory_links()
+        kept.append(other)  # which never answers
+        return one
+
+    caller = Caller(("p", ""), connect, {"server": "h"}, is_trusting=False)
+    assert not ask_to_stop(caller, [], 3, "")
+    assert not ask_to_stop(caller, ["hangs", "gone", "hangs-too"], 3, "")
+    assert stops == []
+    assert ask_to_stop(caller, ["hangs", "gone", "hangs-too", "server"], 3, "enough")
+    assert stops == [(3, "enough")]
+    caller.close()
 
 
 def test_an_exception_that_cannot_be_described_ends_no_thread_of_the_node(node: Caller) -> None:

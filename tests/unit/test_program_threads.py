@@ -492,6 +492,22 @@ def test_a_constructor_that_raises_fails_the_launch() -> None:
         program.launch("threads")
 
 
+@pytest.mark.parametrize(("code", "status"), [(0, 0), (None, 0), (7, 7), ("a text", 1)])
+def test_a_thread_that_exits_has_the_status_of_a_process(code: object, status: int) -> None:
+    program = Program("exits")
+    program.add(sys.exit, code)
+    with program.launch("threads") as running:
+        assert running.wait(PATIENCE).exit_code == status
+        assert [node.exit_code for node in running.nodes] == [status]
+
+
+def test_a_command_in_a_thread_has_its_status() -> None:
+    program = Program("command")
+    program.add(Command("sh", "-c", "exit 7"))
+    with program.launch("threads") as running:
+        assert running.wait(PATIENCE).exit_code == 7
+
+
 def test_a_deferred_argument_is_made_at_the_node(actor: Handle[Actor]) -> None:
     program = Program("deferred")
     found = program.add(Actor, scale=Deferred(make_scale, 4))

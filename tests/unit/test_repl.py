@@ -7,19 +7,24 @@ import io
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from mesh.core.cluster import Host
 from mesh.core.errors import UsageError
 from mesh.core.events import Exited
+from mesh.core.run import RunSpec
 from mesh.program.ledger import Ledger
 from mesh.program.prompt.cells import COMMANDS, Cells, Command, read_assignment, read_command
 from mesh.program.prompt.screen import PromptScreen
 from mesh.program.prompt.session import Prompt
+from mesh.program.prompt.syncing import PIECE_BYTES, Workspace
 from mesh.program.running import Running
+from mesh.program.runtime.futures import Future
 from mesh.program.runtime.handles import Handle
 from mesh.program.runtime.shell import compiled, descendants
+from mesh.program.runtime.workspace import Change, apply
 from mesh.screen.fold import Fold
 
 SCRIPTS = {
@@ -64,6 +69,8 @@ def test_commands() -> None:
     with pytest.raises(UsageError, match="%pul: no such command") as unknown:
         read_command("%pul x")
     assert unknown.value.hint == f"%pull: {COMMANDS['pull']}"
+    with pytest.raises(UsageError, match="%restart: expected a rank"):
+        read_command("%restart ")
     for wrong in ("x", "3 = x", "x =", "f(x) = 1"):
         with pytest.raises(UsageError, match="expected NAME = EXPRESSION"):
             read_assignment(wrong)
@@ -111,6 +118,54 @@ def test_ctrl_c_for_a_cell_that_waits_interrupts_the_one_that_runs() -> None:
     assert done.stdout == "interrupted interrupted ok\n", done.stderr
 
 
+class Peer:
+    """A rank on another host, as far as %sync needs it. ``limit``: changes that it makes before a Ctrl-C"""
+
+    def __init__(self, home: Path, limit: int = -1) -> None:
+        self.home, self.limit = home, limit
+
+    @property
+    def futures(self) -> Peer:
+        return self
+
+    def bring(self, changes: list[Change]) -> Future[object]:
+        apply(str(self.home), changes[: self.limit] if self.limit >= 0 else changes)
+        if self.limit >= 0:
+            raise KeyboardInterrupt
+        done: Future[object] = Future(lambda: None)
+        done.give(None)
+        return done
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+def test_a_sync_brings_all_files_also_after_one_that_was_interrupted(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for place in (here, there):
+        place.mkdir()
+    workspace = Workspace(RunSpec(run="", project="", workspace=here))
+    large = bytes(range(256)) * (2 * PIECE_BYTES // 256)
+    for name, data in {"large": large, "larger": large + b"end", "small": b"x", "empty": b""}.items():
+        (here / name).write_bytes(data)
+    for limit in range(1, 5):
+        with pytest.raises(KeyboardInterrupt):
+            workspace.sync([Peer(there, limit)])  # type: ignore[list-item]
+    assert workspace.sync([Peer(there)]).files == 4  # type: ignore[list-item]
+    assert contents(there) == contents(here)
+    (here / "small").unlink()
+    (here / "small").mkdir()
+    (here / "small/inner").write_bytes(b"y")
+    assert workspace.sync([Peer(there)]).removed == 0  # type: ignore[list-item]
+    assert contents(there) == contents(here)
+    (here / "small/inner").unlink()
+    (here / "small").rmdir()
+    (here / "small").symlink_to("large")
+    assert workspace.sync([Peer(there)]).removed == 1  # type: ignore[list-item]
+    assert contents(there) == contents(here)
+
+
 def test_what_waits_at_the_end_of_a_cell_is_shown_by_rank() -> None:
     fold = Fold(range(3))
     for rank, text in ((2, b"c\nlast"), (1, b"b\nlast"), (0, b"a\nlast")):
@@ -152,6 +207,13 @@ def test_ctrl_c_while_a_script_is_read_ends_it(monkeypatch: pytest.MonkeyPatch) 
     with prompt_of("", monkeypatch) as (prompt, _):
         monkeypatch.setattr(sys, "stdin", Interrupted())
         with pytest.raises(KeyboardInterrupt):
+            prompt._read_and_run()
+
+
+def test_a_script_that_is_no_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with prompt_of("", monkeypatch) as (prompt, _):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x = '\xff'\n"), "utf-8"))
+        with pytest.raises(UsageError, match="standard input: not utf-8 text"):
             prompt._read_and_run()
 
 

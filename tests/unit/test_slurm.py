@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mesh import api
+from mesh.agent.switchboard.endtime import EndTime
 from mesh.agent.switchboard.hold import FIRST_CLIENT_S, Ending, Hold, port_range
 from mesh.backends.slurm import commands
 from mesh.backends.slurm.accounting import account_line, accounted
 from mesh.backends.slurm.commands import end_of, fields_of, parsed, waits_for, words_of
-from mesh.backends.slurm.login import SHELL, Done, LocalLogin
+from mesh.backends.slurm.login import SHELL, Done, LocalLogin, done_of
 from mesh.backends.slurm.records import AllocationRecord, AllocationRecords
+from mesh.backends.switchboard.program import pack
+from mesh.config.clusters import find_cluster, load_clusters
 from mesh.config.settings import Options
-from mesh.config.slurm import MadeAllocation, Warn
-from mesh.core.cluster import Host, place_ranks
+from mesh.config.slurm import Allocation, MadeAllocation, Warn
+from mesh.core.cluster import AllocationPlace, Cluster, Host, allocation_mark, place_ranks
+from mesh.core.credentials import make_credentials
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Ended, Event, Exited, PrepareFailed
 from mesh.core.findings import Verdict
 from mesh.engine.announced import with_reasons
 from mesh.engine.slurmenv import slurm_environment
-from mesh.hosts.slurm import render
+from mesh.hosts.interfaces import Purpose, Wish
+from mesh.hosts.slurm import making, render
 from mesh.hosts.slurm.dialling import found as connected_nodes
-from mesh.hosts.slurm.holder import as_bytes, remove_own, sized
-from mesh.hosts.slurm.made import key_days
+from mesh.hosts.slurm.holder import HIDDEN, as_bytes, remove_own, sized
+from mesh.hosts.slurm.jobhosts import AllocationMaker
+from mesh.hosts.slurm.made import MadeAllocationSource, key_days
 from mesh.hosts.slurm.making import Made, Maker, NotOurs
+from mesh.hosts.slurm.there import AllocationSource
+from mesh.remote.blob import start_command
+from tests.lab import eventually
 
 SOURCE = MadeAllocation(
     request={"nodes": "4", "partition": "gpu", "gres": "gpu:8", "constraint": "a|b c", "comment": "mine"},
@@ -78,6 +92,16 @@ def test_the_batch_script_is_a_program_for_the_shell_and_for_python(tmp_path: Pa
     script.write_text(f"{before}\nprint(({call.strip().removesuffix(')')}).hold)\n")
     done = subprocess.run(["sh", script], capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (0, b"30.0\n"), done.stderr
+
+
+def test_an_interpreter_below_the_home_directory_is_found_there(tmp_path: Path) -> None:
+    (tmp_path / "my python").symlink_to(sys.executable)
+    given = render.values(SOURCE, "KEY", b"zip", "~/my python", [])
+    before, _, call = render.script_of(given, "~/my python").rpartition("\nmain(")
+    script = tmp_path / "script"
+    script.write_text(f"{before}\nprint(({call.strip().removesuffix(')')}).python[-1])\n")
+    done = subprocess.run(["sh", script], capture_output=True, check=False, env={"HOME": str(tmp_path), "PATH": "/bin"})
+    assert (done.returncode, done.stdout) == (0, b"my python\n"), done.stderr
 
 
 def test_another_request_has_another_digest() -> None:
@@ -163,7 +187,13 @@ def test_a_site_without_accounts_is_not_asked_for_them() -> None:
 def test_a_command_of_the_login_node_gets_its_words_and_its_input_unchanged() -> None:
     line = shlex.join(["sh", "-c", 'printf "[%s]" "$@"; cat', "sh", "a b", "it's", "$HOME", "*"])
     done = subprocess.run(SHELL, input=f"{line}\nrest\n".encode(), capture_output=True, check=True)
-    assert done.stdout == b"[a b][it's][$HOME][*]rest\n"
+    found = done_of("sh", done.returncode, b"Welcome!\n" + done.stdout, b"no module\n" + done.stderr)
+    assert found == Done(status=0, out="[a b][it's][$HOME][*]rest\n", error="")
+
+
+def test_a_login_shell_that_ends_before_the_command_has_its_last_words() -> None:
+    with pytest.raises(MeshError, match="squeue: the login shell ended before it: closed today"):
+        done_of("squeue", 3, b"hello\nclosed today\n", b"")
 
 
 def test_a_command_that_is_missing_is_named() -> None:
@@ -325,8 +355,9 @@ def test_slurms_variables_are_complete_and_fit_the_ranks() -> None:
 # Slurm's commands as scripts: a job is a file with its batch script, and its state and comment are files beside it.
 COMMANDS = {
     "sbatch": "[ ! -e refuses ] || { echo refused >&2; exit 1; }; cat > 8.sh; echo RUNNING > 8; "
-    'echo "" > 8.comment; [ ! -e mute ] || kill -9 $$; echo 8',
-    "squeue": '[ ! -e troubled ] || { rm troubled; echo "Socket timed out" >&2; exit 1; }; for one in [0-9]; do '
+    'echo "" > 8.comment; [ ! -e slow ] || mv slow late; [ ! -e mute ] || kill -9 $$; echo "Welcome!"; echo 8',
+    "squeue": '[ ! -e troubled ] || { rm troubled; echo "Socket timed out" >&2; exit 1; }; '
+    "[ ! -e late ] || { rm late; exit 0; }; for one in [0-9]; do "
     '[ ! -e $one ] || echo "$one|$(cat $one)|None|N/A|N/A|n1|n1|$(cat $one.comment)"; done; '
     "if [ -e finished ]; then rm -f 7 finished; fi",
     "scancel": "rm $1; echo $1 >> cancelled",
@@ -380,6 +411,24 @@ def test_a_job_whose_submission_was_not_answered_is_cancelled_and_no_other_one(s
     with pytest.raises(MeshError, match="sbatch"):
         slurm.maker.ensure()
     assert slurm.cancelled == ["8"]
+
+
+def test_a_job_that_slurm_lists_a_moment_later_is_cancelled(
+    slurm: PlayedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(making, "UNANSWERED_PAUSES_S", (0.0, 0.0))
+    for name in ("mute", "slow"):
+        (slurm.place / name).touch()
+    with pytest.raises(MeshError, match="sbatch"):
+        slurm.maker.ensure()
+    assert slurm.cancelled == ["8"]
+
+
+def test_a_job_that_was_asked_for_with_other_values_is_refused_and_stays(slurm: PlayedSlurm) -> None:
+    slurm.add("7", slurm.script().replace(slurm.maker.made.digest, "0" * 16), comment="mesh n1:5")
+    with pytest.raises(NotOurs, match="job 7 was asked for with other values") as refused:
+        slurm.maker.ensure()
+    assert (refused.value.exit_code, refused.value.hint, slurm.cancelled) == (75, "mesh down big", [])
 
 
 def test_a_job_that_cannot_be_recorded_is_cancelled(slurm: PlayedSlurm) -> None:
@@ -491,6 +540,189 @@ def test_a_holder_removes_its_own_file_and_no_other_one(tmp_path: Path) -> None:
     assert place.exists()
     remove_own(str(place), "theirs")
     assert not place.exists()
+
+
+def test_an_allocation_that_ends_while_a_client_looks_for_it_is_asked_for_again(
+    slurm: PlayedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(slurm.place / "state"))
+    file = slurm.place / "cluster.yaml"
+    file.write_text("big: {slurm: {nodes: 1, hold: 5s}}\n")
+    cluster = find_cluster("big", load_clusters(file, required=True))
+    assert isinstance(cluster.source, MadeAllocation)
+    digest = render.digest_of(cluster.source, cluster.python)
+    with socket.socket() as closed:  # bound, and nobody listens: the switchboard has just ended
+        closed.bind(("127.0.0.1", 0))
+        given = render.values(cluster.source, make_credentials(), b"zip", "python3", [], digest=digest)
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        slurm.add("7", render.script_of(given, "python3"), comment=f"mesh {address}")
+        (slurm.place / "finished").touch()
+        sbatch = slurm.place / "bin/sbatch"
+        sbatch.write_text(sbatch.read_text().replace('echo "" > 8', "echo mesh n1:5 > 8"))
+        found = MadeAllocationSource().find(cluster, Purpose.RUN)
+    assert (found.allocation.job, [host.name for host in found.hosts]) == ("8", ["n1"])
+
+
+# What squeue shows without --me, what scontrol shows, and the words of the message.
+ABSENT = {
+    "ended": ("", "JobState=TIMEOUT", "job 9 has ended: its time is up"),
+    "unknown": ("", "", "job 9 is unknown"),
+    "another's": ("9|RUNNING|None|N/A|N/A|n1|n1|", "", "job 9 is another user's"),
+    "waiting": ("9|PENDING|Priority|N/A|N/A|||", "", "job 9 waits: jobs of a higher priority are first (Priority)"),
+}
+
+
+@pytest.mark.parametrize("name", ABSENT)
+def test_an_allocation_that_cannot_be_used_is_named_with_the_reason(slurm: PlayedSlurm, name: str) -> None:
+    listed, shown, words = ABSENT[name]
+    squeue = f'case "$*" in *--me*) ;; *) echo "{listed}";; esac'
+    for program, text in (("squeue", squeue), ("scontrol", f"echo {shown}")):
+        (slurm.place / "bin" / program).write_text(f"#!/bin/sh\n{text}\n")
+    cluster = find_cluster("slurm:9", load_clusters(slurm.place / "none", required=False))
+    with pytest.raises(MeshError) as refused:
+        AllocationSource().find(cluster, Purpose.RUN)
+    assert f"slurm:9: {words}" in str(refused.value)
+
+
+def test_another_step_keeps_an_allocation_that_nobody_of_mesh_uses() -> None:
+    hold = Hold(0.0, 5.0, 0.0)
+    assert hold.is_over(10.0, 15.0, 0.0)
+    hold.keep(15.0)
+    assert not hold.is_over(10.0, 44.0, 0.0)
+    assert hold.is_over(10.0, 45.0, 0.0)
+
+
+def asked_end(command: str) -> EndTime:
+    return EndTime(["sh", "-c", command], dict(os.environ))
+
+
+def test_the_end_of_an_allocation_is_asked_for_without_a_wait(tmp_path: Path) -> None:
+    flag = tmp_path / "answers"
+    answer = "echo JobId=7 EndTime=2026-11-26T12:00:00 Comment="
+    end = asked_end(f"[ ! -e {flag} ] || exec sleep 600; {answer}; touch {flag}")
+    wanted = time.mktime((2026, 11, 26, 12, 0, 0, 0, 0, -1))
+    assert end.look(0.0) == 0.0
+    assert eventually(lambda: end.look(0.0) == wanted)
+    assert end.look(30.0) == wanted  # asked again, and the answer of before holds
+    assert end.look(31.0) == wanted
+    end.close()
+
+
+def test_a_question_about_the_end_that_fails_changes_nothing() -> None:
+    for command in ("echo EndTime=2026-11-26T12:00:00; exit 1", "echo slurm_load_jobs error", "exec no-such-program"):
+        end = asked_end(command)
+        end.look(0.0)
+        assert end.look(21.0) == 0.0
+        end.close()
+    unlimited = asked_end("echo EndTime=Unknown")
+    unlimited.look(0.0)
+    assert unlimited.look(0.5) == 0.0
+    unlimited.close()
+
+
+def started_task(directory: Path, own: Path, port: int = 9) -> subprocess.Popen[bytes]:
+    """Start the program of a node. own: mesh's directory on nodes; port: of the switchboard, on this machine"""
+    given = {"watches": 0, "program": base64.b64encode(pack()).decode(), "key": make_credentials(), "port": port}
+    given |= {"addresses": ["127.0.0.1"], "hidden": HIDDEN, "local": str(own)}
+    task = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", render.TASK],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=directory,
+        env={"PATH": os.environ["PATH"], "SLURMD_NODENAME": "n1"},
+    )
+    assert task.stdin is not None
+    with task.stdin as stdin:
+        stdin.write(json.dumps(given).encode() + b"\n")
+    task.stdin = None
+    return task
+
+
+def test_the_directory_that_a_killed_node_has_left_is_taken_over(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir(0o700)
+    (own / "old").touch()
+    with socket.create_server(("127.0.0.1", 0)) as board:
+        board.settimeout(60)
+        task = started_task(tmp_path, own, board.getsockname()[1])
+        with board.accept()[0]:
+            assert list(own.iterdir()) == []
+            task.terminate()
+            task.communicate()
+    assert not own.exists()
+
+
+def test_a_directory_that_others_may_write_is_not_used(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    own.chmod(0o777)
+    _, error = started_task(tmp_path, own).communicate()
+    assert b"FileExistsError" in error
+
+
+def test_a_holder_beside_an_allocation_that_does_not_start_has_its_reason(tmp_path: Path) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        source = Allocation(job="7")
+        given = render.values(
+            source, make_credentials(), pack(), "python3", [], job="7", file="~/7.json", ports=[port, port]
+        )
+        argv = [sys.executable, "-I", "-S", "-c", render.START_FROM_STDIN]
+        done = subprocess.run(argv, input=render.text_of(given).encode(), capture_output=True, check=True)
+    assert b"in use" in done.stdout
+
+
+@pytest.mark.parametrize("is_by_ssh", [False, True])
+def test_the_nodes_of_a_job_report_agents_where_these_come_by_ssh(slurm: PlayedSlurm, is_by_ssh: bool) -> None:
+    source = MadeAllocation(request={"nodes": "1"}, is_by_ssh=is_by_ssh)
+    cluster = Cluster(name="big", hosts=(), source=source)
+    AllocationMaker({"XDG_STATE_HOME": str(slurm.place / "state")}).make(
+        Wish(name="mesh-x-1-1-g1", cluster=cluster, directory=slurm.place)
+    )
+    assert ("--output=none" not in (slurm.place / "8.sh").read_text()) is is_by_ssh
+
+
+# An agent without a rank, marked with an allocation. It prints a line once it has its name.
+UNRANKED = """\
+import time
+with open("/proc/self/comm", "w") as file:
+    file.write("mesh-agent")
+print(flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_watch_ends_the_agents_of_its_allocation_that_have_no_rank_yet() -> None:
+    agents = {}
+    for job in ("771", "772"):
+        mark = allocation_mark(Cluster(name="big", hosts=(), allocation=AllocationPlace(job=job)))
+        agents[job] = subprocess.Popen([sys.executable, "-c", UNRANKED], stdout=subprocess.PIPE, env=mark)
+    for agent in agents.values():
+        assert agent.stdout is not None
+        with agent.stdout as stdout:
+            stdout.readline()
+    program = "from mesh.agent.switchboard.watch import Watch; Watch('h1', '771').run()"
+    watch = subprocess.run(
+        [sys.executable, "-c", program],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert watch.stdout == b"h1 1\n"
+    assert agents["771"].wait(60) == -signal.SIGTERM
+    assert agents["772"].poll() is None
+    agents["772"].kill()
+    agents["772"].wait()
+
+
+def test_an_agent_is_marked_where_its_allocation_is_reached_by_ssh_alone() -> None:
+    place = AllocationPlace(job="7")
+    marked = Cluster(name="big", hosts=(), allocation=place)
+    assert allocation_mark(marked) == {"MESH_ALLOCATION": "7"}
+    assert start_command("python3", allocation_mark(marked))[:3] == ["env", "MESH_ALLOCATION=7", "python3"]
+    assert allocation_mark(replace(marked, backend="slurm")) == {}
+    assert start_command("python3", {})[0] == "python3"
 
 
 WRONG = ({"output": "some"}, {"options": Options(stdin="some")}, {"options": Options(name="a b")})

@@ -383,6 +383,18 @@ def test_a_switchboard_is_idle_without_clients_and_busy_nodes(join: Join, played
     assert eventually(lambda: board.idle_since is not None)
 
 
+def test_a_client_that_comes_when_an_idle_allocation_ends_is_refused_with_the_reason(
+    join: Join, played: Played, credentials: str
+) -> None:
+    node = join("node", "a")
+    played.board.refuse_clients("nobody has used it for 5 s")
+    with End(played.port, credentials, "client") as late:
+        assert late.receive(frames.REFUSED)[2] == b"nobody has used it for 5 s"
+    assert played.board.idle_since is not None
+    node.send(frames.record(frames.BUSY, is_busy=True, is_ending=False))  # nodes go on
+    assert eventually(lambda: played.board.idle_since is None)
+
+
 def test_texts_of_the_holder_reach_clients_and_nodes(join: Join, played: Played) -> None:
     node, client = join("node", "a"), join("client")
     played.board.notify_clients("its time is up in 60 s")

@@ -74,6 +74,7 @@ ORDERS = {
         "basic --set_share_file=auto --image=i --cluster=pods train.py --gpu 1"
     ),
     "--image i --num-nodes 2": "--image i --num-nodes 2",
+    "--gpu 2 ray pod train.py": "ray --gpu 2 pod train.py",
 }
 
 

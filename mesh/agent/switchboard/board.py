@@ -71,11 +71,12 @@ class Board:
         self._nodes: dict[str, _Peer] = {}
         self._called: dict[str, _Peer] = {}  # nodes that this end has connected to
         self._clients: set[_Peer] = set()
-        self._busy: dict[str, float] = {}  # nodes with something of mesh, and when they reported that last
+        self.busy: dict[str, float] = {}  # nodes with something of mesh, and when they reported that last
         self._dirty: set[_Peer] = set()  # have something to send
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._look_at = time.monotonic()
         self._idle_since: float | None = time.monotonic()
+        self._refusal = ""  # for clients that come too late
         self.on_ending: Callable[[str], object] = lambda name: None  # called when a node has received SIGTERM
 
     # ---- for the program that runs it
@@ -143,11 +144,6 @@ class Board:
         return self._idle_since
 
     @property
-    def is_busy(self) -> bool:
-        """True while a node has something of mesh."""
-        return bool(self._busy)
-
-    @property
     def unproved(self) -> int:
         """The number of connections that have not shown the key."""
         return len(self._unproved)
@@ -184,10 +180,14 @@ class Board:
     def note_busy(self, name: str, is_busy: bool) -> None:
         """Note if a node has something of mesh. A report is good for BUSY_LIMIT_S."""
         if is_busy:
-            self._busy[name] = time.monotonic()
+            self.busy[name] = time.monotonic()
         else:
-            self._busy.pop(name, None)
+            self.busy.pop(name, None)
         self._note_idle()
+
+    def refuse_clients(self, reason: str) -> None:
+        """Take no client any more: nobody was there for long enough."""
+        self._refusal = reason
 
     def stop_nodes(self, reason: str) -> None:
         """Have every node end its agents with SIGTERM, wait for them, and end."""
@@ -279,8 +279,8 @@ class Board:
                     self._drop(peer, "it has not shown the key")
             elif now - peer.connection.received_at > SILENCE_LIMIT_S:
                 self._drop(peer, f"silent for {SILENCE_LIMIT_S:g} s")
-        for name in [name for name, seen in self._busy.items() if now - seen > BUSY_LIMIT_S]:
-            del self._busy[name]
+        for name in [name for name, seen in self.busy.items() if now - seen > BUSY_LIMIT_S]:
+            del self.busy[name]
         self._note_idle()
         self._watch_listener()
 
@@ -336,12 +336,14 @@ class Board:
 
     def _greet(self, peer: _Peer, hello: Fields) -> None:
         version, role, name = hello.get("version"), hello.get("role"), peer.name or str(hello.get("name", ""))
+        text = self._refusal if role == frames.CLIENT_ROLE else ""
         if version != frames.SWITCHBOARD_VERSION or role not in (frames.NODE_ROLE, frames.CLIENT_ROLE):
             text = f"this switchboard has version {frames.SWITCHBOARD_VERSION}, and the other end version {version}"
+        if text:
             self._send(peer, frames.frame(frames.REFUSED, 0, text.encode()))
             return
         self._unproved.discard(peer)
-        peer.role, peer.name = role, name
+        peer.role, peer.name = str(role), name
         if role == frames.NODE_ROLE:
             before = self._nodes.get(name)
             if before is not None:  # it has connected again before this end has noticed
@@ -371,7 +373,7 @@ class Board:
             self.on_ending(peer.name)
 
     def _note_idle(self) -> None:
-        if self._clients or self._busy:
+        if self._clients or self.busy:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = time.monotonic()

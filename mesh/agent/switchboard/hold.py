@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 FIRST_CLIENT_S = 40.0  # for the first client, which may look for its allocation every 10 s only
 IDLE_MIN_S = 5.0  # longer than a node takes to report an agent
 SSH_IDLE_MIN_S = 20.0  # the same for a client that has yet to log in to all nodes
 NOTICES_S = (600.0, 60.0)  # before the end
 LOOK_INTERVAL_S = 30.0  # between two looks at the end of the allocation, which may be moved
+STEPS_INTERVAL_S = 30.0  # at least, between two looks at the other steps of an allocation
 
 
 class Hold:
@@ -17,15 +20,20 @@ class Hold:
         self._began, self._until = began, until
         self.idle_limit = max(hold, SSH_IDLE_MIN_S if is_by_ssh else IDLE_MIN_S)  # seconds
         self._is_used = False  # a client was there
+        self._kept_until = began  # monotonic: before which the allocation stays in any case
 
     def is_over(self, idle_since: float | None, now: float, wall: float) -> bool:
         """Return True if nobody has been there for long enough. idle_since: monotonic; None while somebody is"""
         if idle_since is None or idle_since > self._began:
             self._is_used = True
-        if idle_since is None or wall < self._until:
+        if idle_since is None or wall < self._until or now < self._kept_until:
             return False
         limit = self.idle_limit if self._is_used else max(self.idle_limit, FIRST_CLIENT_S)
         return now - idle_since >= limit
+
+    def keep(self, now: float) -> None:
+        """Have the allocation stay: something else than mesh uses it. now: monotonic"""
+        self._kept_until = now + max(self.idle_limit, STEPS_INTERVAL_S)
 
 
 class Ending:
@@ -56,6 +64,16 @@ class Ending:
         moments = [end - one for one in self._left]
         moments += [end - self._warn_before] if self._warn_before and not self._is_warned else []
         return max(0.0, min(moments) - wall) if end and moments else LOOK_INTERVAL_S
+
+
+def has_other_steps(shown: str) -> bool:
+    """Return True if an allocation has another step than that of mesh. shown: by `scontrol show step JOB`
+
+    >>> own = "StepId=12.0 UserId=0\\n  State=RUNNING\\nStepId=12.batch UserId=0\\n"
+    >>> has_other_steps(own), has_other_steps(own + "StepId=12.3 UserId=0\\n")
+    (False, True)
+    """
+    return len(re.findall(r"\bStepId=[0-9_+]+\.[0-9]+\b", shown)) > 1
 
 
 def in_words(seconds: float) -> str:

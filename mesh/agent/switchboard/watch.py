@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 REPORT_INTERVAL_S = 2.0
 STEP_NAME = b"slurmstepd"  # of the process above all processes of a step
-VARIABLE = b"MESH_ALLOCATION="  # of each rank of a run on an allocation that is reached by SSH
+VARIABLE = b"MESH_ALLOCATION="  # of agents and ranks on an allocation that is reached by SSH, with its number
 ORDER_BYTES = 4096
 
 
@@ -39,8 +39,8 @@ class Watch:
             poll.register(descriptor, select.POLLIN)
         while not self._is_ending:
             parents, names = processes()
-            is_busy = bool(agents_by_ssh(parents, names))
-            self._report(is_busy)
+            marks = [allocation_of(agent) for agent in agents_by_ssh(parents, names)]
+            self._report(any(mark in ("", self._job) for mark in marks))
             if not self._is_ending and 0 in dict(poll.poll(REPORT_INTERVAL_S * 1000)):
                 self._obey(os.read(0, ORDER_BYTES))
         for agent in self._own_agents():
@@ -69,11 +69,11 @@ class Watch:
         """Return the processes that agents have started as ranks of this allocation."""
         parents, names = processes()
         agents = set(agents_by_ssh(parents, names))
-        return [pid for pid, parent in parents.items() if parent in agents and _is_of(pid, self._job)]
+        return [pid for pid, parent in parents.items() if parent in agents and allocation_of(pid) == self._job]
 
     def _own_agents(self) -> List[int]:
-        parents, _ = processes()
-        return sorted({parents[rank] for rank in self._own_ranks() if rank in parents})
+        """Return the agents of this allocation, also those without a rank."""
+        return [agent for agent in agents_by_ssh(*processes()) if allocation_of(agent) == self._job]
 
 
 def agents_by_ssh(parents: Dict[int, int], names: Dict[int, bytes]) -> List[int]:
@@ -96,13 +96,14 @@ def _is_mine(pid: int) -> bool:
         return False
 
 
-def _is_of(pid: int, job: str) -> bool:
-    """Return True for a process whose environment names an allocation."""
+def allocation_of(pid: int) -> str:
+    """Return the number of the allocation that a process is marked with; "" for none."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return VARIABLE + job.encode() in file.read().split(b"\0")
+            variables = file.read().split(b"\0")
     except OSError:
-        return False
+        return ""
+    return next((one[len(VARIABLE) :].decode() for one in variables if one.startswith(VARIABLE)), "")
 
 
 def _send(pid: int, number: int) -> None:

@@ -165,6 +165,16 @@ def jobs(login: Login, *, name: str = "", job: str = "", is_mine: bool = False) 
     return parsed(done.out)
 
 
+def submitted(text: str) -> str:
+    """Return the number of the job in the output of `sbatch --parsable`; "" for none. Sites print lines before it.
+
+    >>> submitted("Welcome!\\n--> valid account (A12)\\n4711;cluster1\\n"), submitted("Welcome!\\n")
+    ('4711', '')
+    """
+    numbers = [line.partition(";")[0].strip() for line in text.splitlines()]
+    return next((one for one in reversed(numbers) if one.isascii() and one.isdecimal()), "")
+
+
 def parsed(text: str) -> list[Job]:
     """Return the jobs in the output of squeue.
 
@@ -219,6 +229,21 @@ def limit_of(text: str) -> float:
     else:
         hours, minutes, seconds = (0.0, *numbers)[-3:]
     return 86400.0 * float(days or 0) + 3600.0 * hours + 60.0 * minutes + seconds
+
+
+def partitions_of(text: str) -> list[str]:
+    """Return the partitions that sinfo lists, a line each with its name and state, for people.
+
+    >>> partitions_of("main* up\\nclosed down\\n")
+    ['main (default)', 'closed (down)']
+    """
+    found = []
+    for words in (line.split() for line in text.splitlines()):
+        if len(words) == 2:
+            name, state = words
+            notes = ["default"] * name.endswith("*") + [state] * (state != "up")
+            found.append(name.rstrip("*") + f" ({', '.join(notes)})" * bool(notes))
+    return found
 
 
 def about(login: Login, what: str, name: str) -> dict[str, str]:

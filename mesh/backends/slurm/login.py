@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from mesh.core.cluster import Cluster
 from mesh.core.errors import HostUnreachable, MeshError
+from mesh.core.text import last_line
 
 if TYPE_CHECKING:
     import paramiko
@@ -25,10 +26,14 @@ if TYPE_CHECKING:
 
 COMMAND_TIMEOUT_S = 60.0  # for one command of Slurm; they wait for the controller themselves
 DIAL_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 30.0  # for a login shell to come to its command
 READ_BYTES = 1 << 16
 NOT_FOUND_STATUS = 127
-# Reads one line, which is the command, and leaves the rest of the standard input to that command.
-SHELL = ("sh", "-c", 'IFS= read -r line; eval "exec $line"')
+BEGIN = b"mesh begins here\n"
+# Prints BEGIN behind all that the login shell may have printed. Reads one line, which is the command, and leaves the
+# rest of the standard input to that command.
+SHELL = ("sh", "-c", 'echo mesh begins here; echo mesh begins here >&2; IFS= read -r line; eval "exec $line"')
+NOISE_BYTES = 1 << 20
 PROHIBITED_CODE = 1  # SSH_OPEN_ADMINISTRATIVELY_PROHIBITED (RFC 4254)
 
 
@@ -142,10 +147,17 @@ class SshLogin:
         words = shell_argv(self._cluster, self._cluster.hosts[0], ())
         return [words[0], "-t", *words[1:], shlex.join(argv)]
 
-    def start(self, argv: Sequence[str], data: bytes = b"") -> paramiko.Channel:
+    def start(self, argv: Sequence[str]) -> paramiko.Channel:
         """Start a command there, and return the channel of its standard streams. Raises OSError and MeshError."""
-        channel = self._session()
-        channel.sendall(shlex.join(argv).encode() + b"\n" + data)
+        channel, noise = self._session(), b""
+        channel.settimeout(START_TIMEOUT_S)
+        while not noise.endswith(BEGIN):  # nothing follows before the command has its line
+            chunk = channel.recv(READ_BYTES)
+            noise += chunk
+            if not chunk or len(noise) > NOISE_BYTES:
+                raise EOFError(f"the login shell of {self.name} started no command")
+        channel.settimeout(None)
+        channel.sendall(shlex.join(argv).encode() + b"\n")
         return channel
 
     def _session(self) -> paramiko.Channel:
@@ -214,7 +226,22 @@ def _finished(channel: paramiko.Channel, argv: Sequence[str], data: bytes, timeo
         error += chunk
     if not channel.status_event.wait(max(0.1, deadline - time.monotonic())):
         raise MeshError(f"{argv[0]}: no answer within {timeout:g} s", hint="scontrol ping")
-    return Done(status=channel.exit_status, out=_text(out), error=_text(error))
+    return done_of(argv[0], channel.exit_status, out, error)
+
+
+def done_of(program: str, status: int, out: bytes, error: bytes) -> Done:
+    """Return the end of a command without what the login shell has printed before it.
+
+    Raises MeshError if that shell has ended before.
+
+    >>> done_of("squeue", 0, b"Welcome!\\n" + BEGIN + b"7\\n", b"no tty\\n" + BEGIN)
+    Done(status=0, out='7\\n', error='')
+    """
+    noise, begin, answer = out.partition(BEGIN)
+    if not begin:
+        last = last_line(error or noise)
+        raise MeshError(f"{program}: the login shell ended before it" + f": {last}" * bool(last), hint="ssh HOST true")
+    return Done(status=status, out=_text(answer), error=_text(error.rpartition(BEGIN)[2]))
 
 
 def _text(data: bytes) -> str:

@@ -78,7 +78,7 @@ class Line:
             refusal = self._refusal
         self.close()
         if refusal:
-            hint = "end the allocation, and make another one, with this version of mesh: `mesh down CLUSTER`"
+            hint = "run it again, for another allocation; after an update of mesh, `mesh down CLUSTER` ends the old one"
             raise HostUnreachable(f"the switchboard refused this client: {refusal}", hint=hint, is_final=True)
         raise HostUnreachable(f"the switchboard did not answer: {why}")
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from mesh.agent.switchboard.connection import TCP_USER_TIMEOUT, USER_TIMEOUT_MS
 from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.interfaces import Channel, Farewell
+from mesh.core.interpreter import interpreter
 
 READ_BYTES = 128 << 10
 CONNECT_TIMEOUT_S = 10.0
@@ -98,4 +99,4 @@ def channel_of(own: socket.socket) -> SocketChannel:
 
 def bridge_argv(host: str, port: int, python: str = "python3") -> list[str]:
     """Return the argv of a program that copies between its standard streams and the switchboard's port."""
-    return [python, "-I", "-S", "-c", BRIDGE, host, str(port)]
+    return [*interpreter(python), "-I", "-S", "-c", BRIDGE, host, str(port)]

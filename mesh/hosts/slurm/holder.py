@@ -30,6 +30,7 @@ REPORT_BYTES = 1 << 16
 STDERR_BYTES = 2000  # of srun, for the last words
 REASON_TRIES, REASON_PAUSE_S = 3, 0.2  # until Slurm has the reason of a SIGTERM
 PUBLISH_TRIES, PUBLISH_PAUSE_S = 3, 1.0  # to write the comment of the job
+ENVIRON = {**os.environ, "SLURM_TIME_FORMAT": "standard"}  # of Slurm's commands, whose times are read
 UNUSED = "nobody has used it"  # begins the reason of an idle allocation
 HIDDEN = ("SLURM", "SRUN", "SBATCH", "PMI", "PMIX")  # variables of a step with one task on each node begin so
 
@@ -45,7 +46,7 @@ class Given(NamedTuple):
     warn: Sequence[float]  # a signal, and seconds before the end; empty: none
     digest: str  # of the request, for clients
     ports: Sequence[int]  # the first and the last one of the switchboard; 0: any
-    python: str  # on the nodes
+    python: Sequence[str]  # the words that run it on the nodes
     task: str  # the program of each node, see task.py
     srun: Sequence[str]  # its options
     program: str  # the zip of the switchboard, in base 64
@@ -70,7 +71,6 @@ class Holder:
         self._reason = ""  # why the allocation is being ended
         self._signalled = False
         self._words = os.memfd_create("srun")  # its standard error; a pipe that nobody reads would stop it
-        self._end, self._look_at = 0.0, 0.0
 
     def listen(self) -> int:
         """Open the port of the switchboard, and return it. Raises OSError if none of the site's range is free."""
@@ -101,32 +101,31 @@ class Holder:
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
-        from mesh.agent.switchboard.hold import LOOK_INTERVAL_S, Ending, Hold, in_words
+        from mesh.agent.switchboard.endtime import EndTime
+        from mesh.agent.switchboard.hold import Ending, Hold, has_other_steps, in_words
 
         board, given = self._board, self._given
+        end_time = EndTime(["scontrol", "show", "job", self._job], ENVIRON)
         assert board is not None
         hold = Hold(time.monotonic(), given.hold, given.until, is_by_ssh=bool(given.is_by_ssh))
         ending = Ending(given.warn[1] if given.warn else 0.0)
         stop_at = float("inf")  # for nodes that do not end
         self._start_step(port, addresses)
         while True:
-            wall = time.time()
-            board.run_once(min(TURN_S, ending.next_in(self._end, wall)))
+            end = end_time.look(time.monotonic())
+            board.run_once(min(TURN_S, ending.next_in(end, time.time())))
             if self._signalled and not self._reason:
                 before_end("")
                 self._reason = self._why()
                 self._stop_nodes(self._reason)
                 board.notify_clients("the allocation is being ended: " + self._reason)
             wall = time.time()
-            if wall >= self._look_at:
-                self._look_at = wall + LOOK_INTERVAL_S
-                self._end = self._end_time()
-            notice = ending.due(self._end, wall)
+            notice = ending.due(end, wall)
             if notice:
                 board.notify_clients(notice)
             if given.is_by_ssh:
                 self._read_reports()
-            if ending.warns(self._end, wall):
+            if ending.warns(end, wall):
                 self._order(f"signal {given.warn[0]:g}")
             assert self._step is not None
             if self._step.poll() is not None:
@@ -137,9 +136,13 @@ class Holder:
                 return reason
             if not self._reason:
                 is_over = hold.is_over(board.idle_since, time.monotonic(), wall)
+                if is_over and not given.job and has_other_steps(printed("show", "step", self._job)):
+                    hold.keep(time.monotonic())
+                    is_over = False
                 unused = f"{UNUSED} for {in_words(hold.idle_limit)}" if is_over else ""
                 self._reason = self._attempts.look(board, unused) if self._attempts is not None else unused
                 if self._reason:
+                    board.refuse_clients(self._reason)
                     before_end(self._reason)
                     self._stop_nodes(self._reason)
                     stop_at = time.monotonic() + STOP_S
@@ -158,7 +161,7 @@ class Holder:
     def _start_step(self, port: int, addresses: Sequence[str]) -> None:
         given = self._given
         options = sized(given.srun, os.environ.get("SLURM_JOB_NUM_NODES", ""))
-        argv = ["srun", *options, given.python, "-I", "-S", "-c", given.task]
+        argv = ["srun", *options, *given.python, "-I", "-S", "-c", given.task]
         environ = {key: value for key, value in os.environ.items() if key != "SLURM_EXPORT_ENV"}
         self._step = subprocess.Popen(
             argv,
@@ -260,10 +263,6 @@ class Holder:
             time.sleep(REASON_PAUSE_S)
         return "it received SIGTERM"
 
-    def _end_time(self) -> float:
-        """Return when the allocation ends, in seconds since the epoch; 0: never."""
-        return time_of(scontrol("show", "job", self._job).get("EndTime", ""))
-
 
 def sized(words: Sequence[str], nodes: str) -> list[str]:
     """Return the options of srun with the number of the job's nodes, if they have none.
@@ -283,18 +282,10 @@ def scontrol(*words: str) -> dict[str, str]:
 def printed(*words: str) -> str:
     """Return what scontrol prints; "" if it fails."""
     try:
-        done = subprocess.run(["scontrol", *words], capture_output=True, timeout=COMMAND_TIMEOUT_S)
+        done = subprocess.run(["scontrol", *words], capture_output=True, timeout=COMMAND_TIMEOUT_S, env=ENVIRON)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode("utf-8", "replace")
-
-
-def time_of(text: str) -> float:
-    """Return a time of Slurm in seconds since the epoch; 0 for none."""
-    try:
-        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
-    except ValueError:
-        return 0.0
 
 
 def publish(job: str, text: str) -> None:
@@ -365,22 +356,30 @@ def hold_beside(given: Given) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
-    holder = Holder(given)
-    port, host = holder.listen(), socket.gethostname()
-    place = os.path.expanduser(given.file)
-    os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
-    text = json.dumps({"address": f"{host}:{port}", "key": given.key, "digest": given.digest})
-    new = f"{place}.{os.getpid()}"
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
-    os.rename(new, place)
-    with os.fdopen(write, "w") as file:
-        file.write(text + "\n")
+    holder, host, place = Holder(given), socket.gethostname(), os.path.expanduser(given.file)
+    with os.fdopen(write, "w") as answer:
+        try:
+            port = holder.listen()
+            text = json.dumps({"address": f"{host}:{port}", "key": given.key, "digest": given.digest})
+            write_private(place, text)
+        except OSError as error:
+            answer.write(f"{error}\n")
+            return
+        answer.write(text + "\n")
     try:
         holder.run(port, [host], lambda reason: remove_own(place, text))
     finally:
         remove_own(place, text)
         holder.close()
+
+
+def write_private(place: str, text: str) -> None:
+    """Write a file in one step that only this user can read. Raises OSError."""
+    os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+    new = f"{place}.{os.getpid()}"
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    os.rename(new, place)
 
 
 def remove_own(place: str, text: str) -> None:

@@ -184,9 +184,7 @@ def _submit(login: Login, wish: Wish, lock: int) -> None:
     """Ask for an allocation. Raises NotMade with Slurm's words, and MeshError if it may be asked for all the same."""
     source, python = _source(wish), wish.cluster.python
     key = new_key(commands.limit_of(source.request.get("time", "")))
-    digest, srun = render.digest_of(source, python), render.step_words(source.nodes, source.request)
-    given = render.values(source, key, program(), python, srun, digest=digest)
-    script = render.script_of(given, python).encode()
+    script = render.request_script(source, key, program(), python).encode()
     words = ["timeout", f"{SUBMIT_LIMIT_S:g}", *render.submit_words(source, cluster_name(wish))]
     done = _here(words, script, lock) if login.is_here else login.run(words, script)
     if done.status == NOT_FOUND_STATUS:

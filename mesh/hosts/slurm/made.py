@@ -17,7 +17,7 @@ from mesh.backends.slurm.records import AllocationRecord, AllocationRecords
 from mesh.config.slurm import Allocation, MadeAllocation
 from mesh.core.cluster import AllocationPlace, Cluster, Host
 from mesh.core.errors import MeshError, NoHosts
-from mesh.core.findings import Finding, failed, ok, unknown, warning
+from mesh.core.findings import Finding, failed, few, ok, unknown, warning
 from mesh.core.statusline import StatusLine
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.slurm import render
@@ -43,8 +43,8 @@ class MadeAllocationSource:
         try:
             if purpose is Purpose.RUN:
                 job, record = maker.ensure()
-                if maker.made.source.is_by_ssh:  # its time to wait for the next command begins anew
-                    answers(login, record.address, record.key, cluster.python)
+                if maker.may_end(job) and not answers(login, record.address, record.key, cluster.python):
+                    job, record = maker.ensure()
                 return with_nodes(cluster, job, record)
             return _there(cluster, maker, purpose)
         finally:
@@ -150,10 +150,13 @@ def checked(login: Login, maker: Maker) -> Sequence[Finding]:
     except MeshError as error:
         return [failed("slurm", str(error), error.hint), unknown("schedule")]
     version, tracking = values.get("SLURM_VERSION", "?"), values.get("ProctrackType", "?")
-    found = [ok("slurm", f"{version}, {tracking}")]
+    shown = f"; {partitions}" if (partitions := _partitions(login)) else ""
+    found = [ok("slurm", f"{version}, {tracking}{shown}")]
     if "cgroup" not in tracking:
         told = f"{version}; {tracking} leaves processes that have left their session: mesh ends them, Slurm does not"
-        found = [warning("slurm", told, "a cancelled job may leave such processes where mesh's agent was killed")]
+        found = [
+            warning("slurm", told + shown, "a cancelled job may leave such processes where mesh's agent was killed")
+        ]
     try:
         job = maker.job()
         if job is not None:
@@ -167,6 +170,13 @@ def checked(login: Login, maker: Maker) -> Sequence[Finding]:
     if done.status:
         return [*found, failed("schedule", f"sbatch: {words}", "sinfo --long")]
     return [*found, ok("schedule", words), *([] if made.source.is_by_ssh else [NOT_DIALLED])]
+
+
+def _partitions(login: Login) -> str:
+    """Return the partitions of the site in words; "" if they are not shown. Raises MeshError."""
+    done = commands.ask(login, ["sinfo", "--noheader", "--format=%P %a"])
+    names = commands.partitions_of(done.out) if not done.status else []
+    return f"partitions {few(names)}" if names else ""
 
 
 def _state(job: Job) -> str:

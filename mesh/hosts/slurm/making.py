@@ -26,6 +26,8 @@ LOOK_PAUSES_S = (0.3, 0.7, 1.0, 2.0, 5.0, 10.0)  # between two looks at a job th
 ADDRESS_PAUSE_S = 0.2  # between two looks at a job that runs, for the address of its switchboard
 ADDRESS_TIMEOUT_S = 60.0  # from the beginning of the job until its holder listens
 FIRST_LINE_S = 1.0
+UNANSWERED_PAUSES_S = (0.0, 1.0, 3.0)  # before each look for the job of an sbatch that has not answered
+SHORT_HOLD_S = 60.0  # with which commands often come in the moment in which an allocation ends
 GONE_TIMEOUT_S = 120.0  # for a cancelled job to be gone
 TROUBLE_LIMIT_S = 120.0  # without an answer of Slurm, while a job is waited for
 
@@ -142,6 +144,14 @@ class Maker:
             self._waits_for = job.job
             return job, waiting.pop_all()
 
+    def may_end(self, job: Job) -> bool:
+        """Return True for a job whose time to wait may be over in a moment: its switchboard has to be asked.
+
+        That time begins anew then.
+        """
+        source = self.made.source
+        return source.is_by_ssh or (job.job != self._new and source.hold < SHORT_HOLD_S)
+
     def cancel(self, job: str) -> None:
         """Cancel a job that mesh has asked for. Raises MeshError."""
         done = commands.ask(self._login, ["scancel", job])
@@ -188,12 +198,10 @@ class Maker:
         made, source = self.made, self.made.source
         key = self._credentials()
         self._key, self._new = key, ""
-        srun = render.step_words(source.nodes, source.request, reports=source.is_by_ssh)
-        more = {"until": made.until, "digest": made.digest, "home": made.home}
-        given = render.values(source, key, self._program(), made.python, srun, **more)
-        script = render.script_of(given, made.python).encode()
+        text = render.request_script(source, key, self._program(), made.python, made.until, made.home)
+        script = text.encode()
         done = commands.ask(self._login, render.submit_words(source, made.cluster), script)
-        job = done.out.strip().partition(";")[0]
+        job = commands.submitted(done.out)
         if done.status or not job:
             if done.status > 0:  # else it was killed, or the connection broke, and Slurm may have the job
                 self._key = None
@@ -254,14 +262,24 @@ class Maker:
         return [self._new] if self._new else self._unanswered(self._key)
 
     def _unanswered(self, key: str) -> list[str]:
-        """Return the jobs with a key: those of a call of sbatch that has not answered. Raises MeshError."""
-        found = []
-        for one in jobs(self._login, name=render.job_name(self.made.cluster)):
-            done = commands.ask(self._login, ["scontrol", "write", "batch_script", one.job, "-"])
-            written = render.read_script(done.out)
-            if written is not None and written.key == key:
-                found.append(one.job)
-        return found
+        """Return the jobs with a key: those of a call of sbatch that has not answered. Raises MeshError.
+
+        Slurm may get such a call a moment after this one has given up.
+        """
+        for pause in UNANSWERED_PAUSES_S:
+            time.sleep(pause)
+            found = [one.job for one in self._named() if self._key_of(one.job) == key]
+            if found:
+                return found
+        return []
+
+    def _named(self) -> list[Job]:
+        return jobs(self._login, name=render.job_name(self.made.cluster))
+
+    def _key_of(self, job: str) -> str:
+        done = commands.ask(self._login, ["scontrol", "write", "batch_script", job, "-"])
+        written = render.read_script(done.out)
+        return written.key if written is not None else ""
 
     def _waited(self, job: Job) -> tuple[Job, AllocationRecord]:
         """Wait until a job runs and has a switchboard. Raises MeshError."""

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from mesh.backends.slurm.commands import MARK
 from mesh.config.slurm import Allocation, MadeAllocation, Warn
+from mesh.core.interpreter import interpreter
 from mesh.hosts.slurm.task import TASK
 
 HOLDER = Path(__file__).with_name("holder.py")
@@ -107,7 +108,7 @@ def values(
         "warn": _warning(source.warn),
         "digest": "",
         "ports": [0, 0],
-        "python": python,
+        "python": interpreter(python),
         "task": TASK,
         "srun": list(srun),
         "program": base64.b64encode(program).decode(),
@@ -126,7 +127,19 @@ def text_of(given: Mapping[str, object]) -> str:
 
 def script_of(given: Mapping[str, object], python: str) -> str:
     """Return the batch script. Its text is readable by its owner and by operators, and so is the key in it."""
-    return f'#!/bin/sh\nexec {shlex.quote(python)} -I -S -c {shlex.quote(START)} "$0"\n{text_of(given)}'
+    return f'#!/bin/sh\nexec {shlex.join(interpreter(python))} -I -S -c {shlex.quote(START)} "$0"\n{text_of(given)}'
+
+
+def request_script(
+    source: MadeAllocation, key: str, program: bytes, python: str, until: float = 0.0, home: str = "~/.mesh"
+) -> str:
+    """Return the batch script of an allocation that mesh asks for.
+
+    until: as in ``values``, seconds since the epoch; home: mesh's directory on the nodes
+    """
+    srun = step_words(source.nodes, source.request, reports=source.is_by_ssh)
+    given = values(source, key, program, python, srun, until=until, digest=digest_of(source, python), home=home)
+    return script_of(given, python)
 
 
 def read_script(text: str) -> Written | None:

@@ -2,7 +2,7 @@
 
 # Runs on each node, as a task of the step: reads addresses, key and program from its standard input.
 TASK = """\
-import base64, json, os, shutil, socket, sys
+import base64, json, os, shutil, socket, stat, sys
 given = json.loads(sys.stdin.readline())
 if not given["watches"]:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -14,7 +14,12 @@ job = os.environ.get("SLURM_JOB_ID", "")
 link = given["local"]
 base = os.environ.get("SLURM_TMPDIR", "") if link else ""
 own = os.path.join(base, "mesh") if base else link
+def is_mine(path):
+    found = os.lstat(path)
+    return found.st_uid == os.getuid() and (stat.S_ISLNK(found.st_mode) or stat.S_IMODE(found.st_mode) == 0o700)
 if link:
+    if os.path.lexists(link) and is_mine(link):
+        os.unlink(link) if os.path.islink(link) else shutil.rmtree(link)
     os.makedirs(own, 0o700, exist_ok=bool(base))
 if base:
     os.symlink(own, link)

@@ -18,6 +18,7 @@ from mesh.config.slurm import Allocation
 from mesh.core.cluster import AllocationPlace, Cluster
 from mesh.core.errors import MeshError, NoHosts, UsageError
 from mesh.core.findings import Finding, failed, ok
+from mesh.core.interpreter import interpreter
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.slurm import render
 from mesh.hosts.slurm.dialling import answers
@@ -148,7 +149,7 @@ def _start(login: Login, cluster: Cluster, job: Job) -> HolderFile:
         job=job.job,
         file=FILE.format(job=job.job),
     )
-    argv = [cluster.python, "-I", "-S", "-c", render.START_FROM_STDIN]
+    argv = [*interpreter(cluster.python), "-I", "-S", "-c", render.START_FROM_STDIN]
     done = login.run(argv, render.text_of(given).encode())
     found = _decoded(done.out)
     if done.status or found is None:

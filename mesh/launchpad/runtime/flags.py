@@ -73,9 +73,9 @@ def define() -> None:
         return
     types = [one.value for one in LaunchType]
     flags.DEFINE_enum("lp_launch_type", types[0], types, "where lp.launch() starts the nodes", allow_override=True)
-    notice = "seconds from the request to stop to SIGKILL; negative: no SIGKILL"
+    notice = "seconds from the request to stop to SIGKILL; negative: 10, as mesh leaves nothing"
     flags.DEFINE_integer("lp_termination_notice_secs", TERMINATION_NOTICE_S, notice)
-    flags.DEFINE_string("tmux_open_window", None, "the window to select in the new tmux session")
+    flags.DEFINE_string("tmux_open_window", None, "has no effect")
     flags.DEFINE_string("tmux_session_name", SESSION_NAME, "the name of the tmux session")
 
 

@@ -159,6 +159,8 @@ class Worker:
             error: "BaseException | None" = None
             try:
                 worker.run()
+            except SystemExit as failure:
+                error = failure if failure.code else None
             except BaseException as failure:
                 error = failure
             with changed:

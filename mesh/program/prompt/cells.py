@@ -101,7 +101,7 @@ class Cells:
 
 
 def read_command(cell: str) -> Command | None:
-    """Return the command of a cell; None for Python. Raises UsageError for an unknown one.
+    """Return the command of a cell; None for Python. Raises UsageError for an unknown one, or without its ranks.
 
     >>> read_command("%rank 7 print(x)"), read_command("x % 2")
     (Command(name='rank', rest='7 print(x)'), None)
@@ -115,6 +115,8 @@ def read_command(cell: str) -> Command | None:
         near = get_close_matches(name, COMMANDS, 1)
         hint = f"%{near[0]}: {COMMANDS[near[0]]}" if near else "%help lists all commands"
         raise UsageError(f"%{name}: no such command", hint=hint)
+    if name == "restart" and not rest.strip():  # which would end all ranks
+        raise UsageError("%restart: expected a rank", hint="%restart 7")
     return Command(name, rest.strip())
 
 

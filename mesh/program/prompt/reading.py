@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from mesh.core.errors import UsageError
 from mesh.core.paths import runs_directory
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ class Reader(Protocol):
     is_typed: bool  # by a person, who sees errors and goes on
 
     def read(self, prompt: str) -> str | None:
-        """Return the next line without its newline; None at the end. Raises KeyboardInterrupt for Ctrl-C."""
+        """Return the next line without its newline; None at the end.
+
+        Raises KeyboardInterrupt for Ctrl-C, and UsageError for a script that is no text.
+        """
 
     def close(self) -> None:
         """Keep what is to be kept."""
@@ -37,7 +41,11 @@ class PipeReader:
 
     def read(self, prompt: str) -> str | None:
         """Return the next line; the prompt is not shown."""
-        line = sys.stdin.readline() if sys.stdin is not None else ""
+        try:
+            line = sys.stdin.readline() if sys.stdin is not None else ""
+        except UnicodeDecodeError as error:
+            hint = "iconv -f LATIN1 -t UTF-8 FILE | mesh repl CLUSTER"
+            raise UsageError(f"standard input: not {error.encoding} text ({error.reason})", hint=hint) from error
         return line.rstrip("\r\n") if line else None
 
     def close(self) -> None:
@@ -61,11 +69,13 @@ class TerminalReader:
             self._readline.parse_and_bind("tab: complete")
 
     def read(self, prompt: str) -> str | None:
-        """Return a line that is typed behind the prompt."""
+        """Return a line that is typed behind the prompt; an empty one in place of bytes that are no text."""
         try:
             return input(prompt)
         except EOFError:
             return None
+        except UnicodeDecodeError:
+            return ""
 
     def close(self) -> None:
         """Write the history, which only this user can read."""

@@ -39,7 +39,7 @@ STUCK_AFTER_S = 2.0  # from the first failed rank, or from Ctrl-C, to the line a
 VALUE_TIMEOUT_S = 60.0  # for a value of each rank
 COMPLETE_TIMEOUT_S = 1.0
 KEYBOARD_INTERRUPT_STATUS = 130
-RUN_CODE = ("pull", "push", "local", "sync")  # commands that run code of the user, or calls, outside of cells
+RUN_CODE = ("pull", "push", "local", "sync", "restart")  # run code of the user, or calls, outside of cells
 
 
 class Wishes(Struct, frozen=True, kw_only=True):

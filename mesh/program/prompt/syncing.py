@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -13,7 +13,7 @@ from mesh.core.run import RunSpec
 from mesh.program.runtime.futures import Future
 from mesh.program.runtime.handles import Handle
 from mesh.program.runtime.shell import Shell
-from mesh.program.runtime.workspace import DIRECTORY, FILE, GONE, LINK, PIECE, Change
+from mesh.program.runtime.workspace import DIRECTORY, FILE, FIRST, GONE, LAST, LINK, PIECE, Change
 from mesh.workspace import listing
 
 PIECE_BYTES = 1 << 20  # of a file in one change
@@ -50,14 +50,21 @@ class Workspace:
         """Send what has changed to some ranks, one of each host. Raises MeshError, and NodeLost."""
         now = self._look()
         changed = [entry for path, entry in now.items() if _sign(self._known.get(path)) != _sign(entry)]
-        # A path that is only ignored by now stays on the hosts.
-        place = os.fsencode(self._spec.workspace)
-        gone = [path for path in self._known if path not in now and not os.path.lexists(os.path.join(place, path))]
-        for changes in _together(self._changes(changed, gone)):
+        gone, replaced = self._removed(now), [path for path, entry in now.items() if self._is_other_kind(path, entry)]
+        for changes in _together(self._changes(changed, [*gone, *replaced])):
             _send(handles, changes)
         self._known = now
         files = [os.fsdecode(entry.path) for entry in changed if entry.kind == listing.FILE]
         return Synced(len(files), len(gone), tuple(files))
+
+    def _removed(self, now: Mapping[bytes, listing.Entry]) -> list[bytes]:
+        """Return the paths that are not here any more. One that is only ignored by now stays on the hosts."""
+        place = os.fsencode(self._spec.workspace)
+        return [path for path in self._known if path not in now and not os.path.lexists(os.path.join(place, path))]
+
+    def _is_other_kind(self, path: bytes, entry: listing.Entry) -> bool:
+        """Return True for a directory in the place of a file, and the like."""
+        return path in self._known and self._known[path].kind != entry.kind
 
     def _changes(self, changed: Sequence[listing.Entry], gone: Sequence[bytes]) -> Iterator[Change]:
         """Yield removals first, the deepest ones first, then directories before what is in them."""
@@ -75,13 +82,13 @@ class Workspace:
         path = Path(self._spec.workspace) / os.fsdecode(entry.path)
         try:
             with path.open("rb") as file:
-                piece = file.read(PIECE_BYTES)
+                piece, is_first = file.read(PIECE_BYTES), True
                 while len(piece) == PIECE_BYTES:
-                    yield PIECE, entry.path, 0, piece
-                    piece = file.read(PIECE_BYTES)
+                    yield FIRST if is_first else PIECE, entry.path, 0, piece
+                    piece, is_first = file.read(PIECE_BYTES), False
         except OSError as error:
             raise MeshError(f"{path}: cannot be read: {error.strerror}", hint="%sync") from error
-        yield FILE, entry.path, entry.mode, piece
+        yield FILE if is_first else LAST, entry.path, entry.mode, piece
 
 
 def _sign(entry: listing.Entry | None) -> tuple[object, ...]:

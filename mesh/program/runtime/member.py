@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import subprocess
+import sys
 from typing import Callable, Sequence, Tuple
 
 from mesh.program.runtime import codec
 from mesh.program.runtime.deferred import Command, made
 from mesh.program.runtime.here import CURRENT, Context
 from mesh.program.runtime.serving import Server
+
+FAILURE_STATUS = 1
 
 
 class CommandFailed(Exception):
@@ -18,6 +21,19 @@ class CommandFailed(Exception):
     def __init__(self, status: int) -> None:
         super().__init__(f"exit {status}" if status >= 0 else f"signal {-status}")
         self.status = status
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the exit status of a process that an exception ends. Writes the text of ``sys.exit`` to stderr."""
+    if isinstance(error, SystemExit):
+        if isinstance(error.code, int):
+            return error.code & 0xFF
+        if error.code:
+            sys.stderr.write(f"{error.code}\n")
+        return int(bool(error.code))
+    if isinstance(error, CommandFailed) and error.status > 0:
+        return error.status & 0xFF or FAILURE_STATUS
+    return FAILURE_STATUS
 
 
 def needs_run(what: object) -> bool:

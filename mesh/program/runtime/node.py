@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import sys
 import threading
@@ -19,7 +20,7 @@ from mesh.program.runtime.frames import Frame, read_frame
 from mesh.program.runtime.here import Context, Here, set_process_context
 from mesh.program.runtime.links import Link
 from mesh.program.runtime.listening import Listener
-from mesh.program.runtime.member import CommandFailed, Member
+from mesh.program.runtime.member import FAILURE_STATUS, Member, exit_status
 from mesh.program.runtime.program_file import enter, load_main
 from mesh.program.runtime.retrying import wait_for_others
 from mesh.program.runtime.serving import Server
@@ -32,7 +33,6 @@ ANSWERS_TIMEOUT_S = 0.2  # for the answers of running calls at the end
 LOSSES = (ConnectionError, EOFError)
 GONE = {"ended": ENDED, "failed": "it has failed", "lost": "its host is lost"}
 LOST = "its host is lost: {}"
-FAILURE_STATUS = 1
 RESULT_BYTES_LIMIT = 60 << 20  # of the value of a function or ``run``, which goes through the client's channel
 
 
@@ -70,11 +70,13 @@ class Process:
         self._listener = Listener(json.loads(environ["MESH_NODE_SOCKETS"]), key_file, self._server.attach)
         self._reporting = threading.Lock()
         self._held = threading.local()  # of a thread that forks: its mask of signals
+        self._signals: "queue.SimpleQueue[int]" = queue.SimpleQueue()  # its put may interrupt any other call
 
     def work(self) -> int:
         """Make, serve and run the node; return the exit status."""
         set_process_context(self._context)
         os.register_at_fork(before=self._hold_signals, after_in_parent=self._free_signals, after_in_child=self._leave)
+        threading.Thread(target=self._note_signal, name="mesh-signal", daemon=True).start()
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
         self._control.start()
@@ -97,7 +99,7 @@ class Process:
                 value = member.run()
             self._report("value", value)
         except SystemExit as error:
-            return _status(error)
+            return exit_status(error)
         except BaseException as error:
             return self._failed(error)
         return 0
@@ -145,11 +147,7 @@ class Process:
         here = self._context.here
         failures.print_failure(error, "")
         self._report("failure", failures.describe(error, here.label, here.host))
-        return (
-            error.status & 0xFF or FAILURE_STATUS
-            if isinstance(error, CommandFailed) and error.status > 0
-            else FAILURE_STATUS
-        )
+        return exit_status(error) or FAILURE_STATUS
 
     def _die(self, error: BaseException) -> None:
         """End the process for the failure of a call that has no caller waiting."""
@@ -200,9 +198,12 @@ class Process:
         self._context.set_stopped("signal")
 
     def _on_signal(self, number: int, frame: "FrameType | None") -> None:
-        # In a thread, as a lock of the context may be held by what was interrupted.
-        note, wait = self._context.set_signalled, REASON_TIMEOUT_S
-        threading.Thread(target=note, args=(wait,), name="mesh-stop", daemon=True).start()
+        self._signals.put(number)
+
+    def _note_signal(self) -> None:
+        """Note the first signal. What it has interrupted may hold a lock of the context, or of Python's threads."""
+        self._signals.get()
+        self._context.set_signalled(REASON_TIMEOUT_S)
 
 
 def read_payload(path: str) -> "tuple[Dict[str, object], bytes, list[object]]":
@@ -229,15 +230,6 @@ def _dict(value: object) -> "Dict[str, object]":
 
 def _list(value: object) -> "list[object]":
     return value if isinstance(value, list) else []
-
-
-def _status(error: SystemExit) -> int:
-    """Return the exit status that Python would end with."""
-    if isinstance(error.code, int):
-        return error.code & 0xFF
-    if error.code:
-        sys.stderr.write(f"{error.code}\n")
-    return int(bool(error.code))
 
 
 def main() -> None:

@@ -10,13 +10,13 @@ import sys
 from types import ModuleType
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
-FILE, PIECE, DIRECTORY, LINK, GONE = "f", "p", "d", "l", "x"
+FILE, DIRECTORY, LINK, GONE = "f", "d", "l", "x"
+FIRST, PIECE, LAST = "b", "p", "e"  # the pieces of a large file
 NEW = b".mesh-new"  # ends the name of a file that is being written
 
 _homes: List[str] = []  # the directory in which this process began
 
 # A change: its kind, the path in the workspace, permission bits, and bytes of a file or the target of a link.
-# The pieces of a large file come before its last bytes.
 Change = Tuple[str, bytes, int, bytes]
 
 
@@ -41,11 +41,12 @@ def apply(home: str, changes: "Sequence[Change]") -> None:
                     os.unlink(place + NEW)
                 os.symlink(data, place + NEW)
             else:
-                with open(place + NEW, "ab") as file:
+                # Written anew from its first piece: a sync that was interrupted may have left some.
+                with open(place + NEW, "ab" if kind in (PIECE, LAST) else "wb") as file:
                     file.write(data)
-            if kind == FILE:
+            if kind in (FILE, LAST):
                 os.chmod(place + NEW, mode)
-            if kind != PIECE:
+            if kind in (FILE, LAST, LINK):
                 os.replace(place + NEW, place)
                 _forget_code(place)
 
