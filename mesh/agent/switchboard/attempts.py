@@ -170,14 +170,14 @@ class Attempts:
 
     def _act(self, board: Board, now: float) -> None:
         if self._reason:
-            if not board.is_busy and (board.idle_since is not None or now > self._reason_at + LEAVE_LIMIT_S):
+            if not board.busy and (board.idle_since is not None or now > self._reason_at + LEAVE_LIMIT_S):
                 self._ends = self._reason
         elif not self._given:
             self._take()
         elif self._is_starting:
             self._start(board, now)
         else:
-            self._watch(board.is_busy, now)
+            self._watch(bool(board.busy), now)
 
     def _watch(self, is_busy: bool, now: float) -> None:
         """Judge the attempt once it is over."""

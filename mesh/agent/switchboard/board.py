@@ -70,7 +70,7 @@ class Board:
         self._nodes: dict[str, _Peer] = {}
         self._called: dict[str, _Peer] = {}  # nodes that this end has connected to
         self._clients: set[_Peer] = set()
-        self._busy: dict[str, float] = {}  # nodes with something of mesh, and when they reported that last
+        self.busy: dict[str, float] = {}  # nodes with something of mesh, and when they reported that last
         self._dirty: set[_Peer] = set()  # have something to send
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._look_at = time.monotonic()
@@ -143,11 +143,6 @@ class Board:
         return self._idle_since
 
     @property
-    def is_busy(self) -> bool:
-        """True while a node has something of mesh."""
-        return bool(self._busy)
-
-    @property
     def unproved(self) -> int:
         """The number of connections that have not shown the key."""
         return len(self._unproved)
@@ -184,9 +179,9 @@ class Board:
     def note_busy(self, name: str, is_busy: bool) -> None:
         """Note if a node has something of mesh. A report is good for BUSY_LIMIT_S."""
         if is_busy:
-            self._busy[name] = time.monotonic()
+            self.busy[name] = time.monotonic()
         else:
-            self._busy.pop(name, None)
+            self.busy.pop(name, None)
         self._note_idle()
 
     def refuse_clients(self, reason: str) -> None:
@@ -275,8 +270,8 @@ class Board:
                     self._drop(peer, "it has not shown the key")
             elif now - peer.connection.received_at > SILENCE_LIMIT_S:
                 self._drop(peer, f"silent for {SILENCE_LIMIT_S:g} s")
-        for name in [name for name, seen in self._busy.items() if now - seen > BUSY_LIMIT_S]:
-            del self._busy[name]
+        for name in [name for name, seen in self.busy.items() if now - seen > BUSY_LIMIT_S]:
+            del self.busy[name]
         self._note_idle()
         self._watch_listener()
 
@@ -369,7 +364,7 @@ class Board:
             self.on_ending(peer.name)
 
     def _note_idle(self) -> None:
-        if self._clients or self._busy:
+        if self._clients or self.busy:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = time.monotonic()

@@ -198,8 +198,8 @@ class Maker:
         made, source = self.made, self.made.source
         key = self._credentials()
         self._key, self._new = key, ""
-        more = {"until": made.until, "home": made.home}
-        script = render.request_script(source, key, self._program(), made.python, **more).encode()
+        text = render.request_script(source, key, self._program(), made.python, made.until, made.home)
+        script = text.encode()
         done = commands.ask(self._login, render.submit_words(source, made.cluster), script)
         job = commands.submitted(done.out)
         if done.status or not job:

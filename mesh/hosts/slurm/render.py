@@ -25,9 +25,8 @@ NAME_PREFIX = "mesh-"
 # Compiles the rest of the file, behind the two lines for the shell. The arguments hold no secret.
 START = 'import sys; exec(compile("\\n\\n" + open(sys.argv[1]).read().split("\\n", 2)[2], "mesh-holder", "exec"))'
 START_FROM_STDIN = 'import sys; exec(compile(sys.stdin.read(), "mesh-holder", "exec"))'
-# Options of sbatch that srun needs as well, because a step does not have them by itself. It has all CPUs of the job on
-# each node: with --cpus-per-task it would have only so many.
-STEP_KEYS = ("gres", "gpus_per_node")
+# Options of sbatch that srun needs as well, because a step does not have them by itself.
+STEP_KEYS = ("gres", "gpus_per_node", "cpus_per_task")
 CALL = re.compile(r"^main\(Given\(\*\*(\{.*\})\)\)$", re.MULTILINE)
 
 
@@ -131,10 +130,15 @@ def script_of(given: Mapping[str, object], python: str) -> str:
     return f'#!/bin/sh\nexec {shlex.join(interpreter(python))} -I -S -c {shlex.quote(START)} "$0"\n{text_of(given)}'
 
 
-def request_script(source: MadeAllocation, key: str, program: bytes, python: str, **more: object) -> str:
-    """Return the batch script of an allocation that mesh asks for. more: values of the holder, as in ``values``"""
+def request_script(
+    source: MadeAllocation, key: str, program: bytes, python: str, until: float = 0.0, home: str = "~/.mesh"
+) -> str:
+    """Return the batch script of an allocation that mesh asks for.
+
+    until: as in ``values``, seconds since the epoch; home: mesh's directory on the nodes
+    """
     srun = step_words(source.nodes, source.request, reports=source.is_by_ssh)
-    given = values(source, key, program, python, srun, digest=digest_of(source, python), **more)
+    given = values(source, key, program, python, srun, until=until, digest=digest_of(source, python), home=home)
     return script_of(given, python)
 
 
