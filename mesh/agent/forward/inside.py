@@ -203,13 +203,13 @@ def _new(client: Client) -> Debugger:
     return RankDebugger()
 
 
-def _trace(frame: FrameType, dispatch: Callable[..., object]) -> FrameType:
+def _trace(frame: FrameType, dispatch: Callable[[FrameType, str, object], object]) -> FrameType:
     """Have this thread traced, with a frame and all above it; return the highest one."""
     frame.f_trace = dispatch
     while frame.f_back is not None:
         frame = frame.f_back
         frame.f_trace = dispatch
-    sys.settrace(dispatch)  # type: ignore[arg-type]
+    sys.settrace(frame.f_trace)
     return frame
 
 
