@@ -79,8 +79,10 @@ class Tab:
             )
 
     def open(self, address: str) -> None:
-        """Go to an address."""
-        self.call("Page.navigate", url=address)
+        """Go to an address; again if an interface of this machine came or went, as those of other tests do."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.call("Page.navigate", url=address).get("errorText") == "net::ERR_NETWORK_CHANGED":
+            assert time.monotonic() < deadline, "the network does not stop changing"
 
     def value(self, expression: str) -> Any:
         """Return the value of an expression, or of its promise."""

@@ -111,7 +111,11 @@ def test_runs_that_are_damaged_or_vanish(home: Home, tab: Tab) -> None:
 def test_a_server_that_ended_while_a_page_was_open(home: Home, tab: Tab) -> None:
     sink = make_run(runs_of(home), steps(3), is_over=False)
     with serving(home) as served:
+        tab.call("Network.setBlockedURLs", urls=["*/static/runs.js"])
         tab.open(served.address)
+        tab.wait_text("#page", "the page cannot be loaded")
+        tab.call("Network.setBlockedURLs", urls=[])
+        tab.call("Page.reload")
         tab.wait("document.querySelector('.card')")
         tab.open(f"{served.base}run/{RUN}")
         tab.wait("document.querySelectorAll('.cell').length == 4")

@@ -2,6 +2,8 @@
 
 const KEY = "mesh-token";
 const RETRY_MS = 1000;
+const TRIES = 3;
+const AGAIN_MS = 300;
 
 /** Take the token out of the address, where the redirecting file has put it. */
 export function takeToken() {
@@ -15,9 +17,16 @@ export function takeToken() {
 
 const headers = (more = {}) => ({ Authorization: `Bearer ${sessionStorage.getItem(KEY) ?? ""}`, ...more });
 
-/** Get JSON. An answer that is an error is thrown with its text and hint. */
+/** Get JSON, at a third try where the network changes meanwhile. An answer that is an error is thrown with its text and hint. */
 export async function get(path, signal) {
-  return read(await fetch(`/api/${path}`, { headers: headers(), signal }));
+  for (let tries = 1; ; tries += 1) {
+    try {
+      return await read(await fetch(`/api/${path}`, { headers: headers(), signal }));
+    } catch (error) {
+      if (!(error instanceof TypeError) || tries === TRIES || signal?.aborted) throw error; // a TypeError: no answer
+      await pause(AGAIN_MS);
+    }
+  }
 }
 
 export async function post(path, body) {
