@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Home
-from tests.lab import Lab, PlainLab, TestHost, make_key, processes_in, ssh_agent
+from tests.conftest import PATIENCE, Done, Home
+from tests.lab import Lab, PlainLab, TestHost, eventually, make_key, processes_in, ssh_agent
 
 pytestmark = [pytest.mark.sshd]
 root = pytest.mark.root
@@ -158,12 +158,18 @@ SUDO = "commands:\n  - echo I am $(id -un)\n  - run: echo now $(id -un); cat; to
 @root
 def test_sudo_by_the_password_of_the_login(home: Home) -> None:
     with hosts_with_a_user(home) as lab, Watch(*lab.hosts) as watch:
-        home.files(mesh__yaml=SUDO)
-        done = home.mesh("setup", "--json", "pod")
+        home.files(mesh__yaml=SUDO.replace("cat;", "cat; while [ ! -e /tmp/seen ]; do sleep 0.05; done;"))
+        client = home.popen("setup", "--json", "pod")
+        try:
+            assert eventually(lambda: any("sudo -S" in command for command in list(watch.seen)), PATIENCE)
+        finally:
+            for host in lab.hosts:
+                host.run("touch", "/tmp/seen")
+            out, err = client.communicate(timeout=2 * PATIENCE)
+        done = Done(client.returncode, out, err.decode())
         assert done.status == 0, done.err
         assert done.out.count(b'"now root"') == 2
         assert [host.path("/root/by-root").exists() for host in lab.hosts] == [True, True]
-        assert any("sudo -S" in command for command in watch.seen)
         assert not [command for command in watch.seen if PASSWORD in command]
         assert PASSWORD not in done.out.decode() + done.err
         assert files_with(PASSWORD, *everywhere(home, lab)) == []
