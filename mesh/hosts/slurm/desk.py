@@ -29,7 +29,6 @@ class Desk:
     def __init__(self, home: str) -> None:
         """home: mesh's directory"""
         self._place = os.path.join(os.path.expanduser(home), "slurm")
-        os.umask(0o077)
         os.makedirs(self._place, exist_ok=True)
 
     def leave(self, name: str, job: str, files: dict[str, str], limit: float) -> Record:
@@ -115,6 +114,7 @@ def _read(path: str) -> Record | None:
 
 
 def carry_out(order: str) -> None:
-    """Carry out an order, which is JSON, and write the answer."""
+    """Carry out an order, which is JSON, and write the answer. All files are private."""
+    os.umask(0o077)
     given = json.loads(order)
     sys.stdout.write(json.dumps(getattr(Desk(given["home"]), given["do"])(**given["with"])) + "\n")

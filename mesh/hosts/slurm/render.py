@@ -25,8 +25,9 @@ NAME_PREFIX = "mesh-"
 # Compiles the rest of the file, behind the two lines for the shell. The arguments hold no secret.
 START = 'import sys; exec(compile("\\n\\n" + open(sys.argv[1]).read().split("\\n", 2)[2], "mesh-holder", "exec"))'
 START_FROM_STDIN = 'import sys; exec(compile(sys.stdin.read(), "mesh-holder", "exec"))'
-# Options of sbatch that srun needs as well, because a step does not have them by itself.
-STEP_KEYS = ("gres", "gpus_per_node", "cpus_per_task")
+# Options of sbatch that srun needs as well, because a step does not have them by itself. It has all CPUs of the job on
+# each node: with --cpus-per-task it would have only so many.
+STEP_KEYS = ("gres", "gpus_per_node")
 CALL = re.compile(r"^main\(Given\(\*\*(\{.*\})\)\)$", re.MULTILINE)
 
 
