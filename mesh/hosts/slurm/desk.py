@@ -24,12 +24,12 @@ KEPT_S = 30 * 86400.0  # that the record of attempts that are over stays
 
 
 class Desk:
-    """The files of all attempts of this user."""
+    """The files of all attempts of this user, which nobody else can read."""
 
     def __init__(self, home: str) -> None:
         """home: mesh's directory"""
         self._place = os.path.join(os.path.expanduser(home), "slurm")
-        os.makedirs(self._place, exist_ok=True)
+        os.makedirs(self._place, 0o700, exist_ok=True)
 
     def leave(self, name: str, job: str, files: dict[str, str], limit: float) -> Record:
         """Write the directory of a run's attempts, and wait until the holder of a job has taken them.
@@ -38,11 +38,11 @@ class Desk:
         """
         self._prune()
         place, mark = os.path.join(self._place, name), os.path.join(self._place, job + "." + PREFIX[:-1])
-        os.mkdir(place)
+        os.mkdir(place, 0o700)
         for one, data in files.items():
-            with open(os.path.join(place, one), "wb") as file:
+            with open(os.path.join(place, one), "wb", opener=_private) as file:
                 file.write(base64.b64decode(data))
-        with open(mark + ".new", "w") as text:
+        with open(mark + ".new", "w", opener=_private) as text:
             text.write(name)
         os.rename(mark + ".new", mark)
         until = time.monotonic() + limit
@@ -72,13 +72,13 @@ class Desk:
         """Have no other attempt begin."""
         place = os.path.join(self._place, name)
         if os.path.isdir(place):
-            with open(os.path.join(place, STOP), "w"):
+            with open(os.path.join(place, STOP), "w", opener=_private):
                 pass
 
     def report(self, name: str, status: int) -> None:
         """Note how the first attempt has ended while its client was there."""
         path = os.path.join(self._place, name, REPORTED)
-        with open(path + ".new", "w") as file:
+        with open(path + ".new", "w", opener=_private) as file:
             json.dump(status, file)
         os.rename(path + ".new", path)
 
@@ -88,7 +88,7 @@ class Desk:
         path = os.path.join(self._place, name + SUFFIX)
         record = _read(path)
         if record and not record["is_over"]:
-            with open(path + ".new", "w") as file:
+            with open(path + ".new", "w", opener=_private) as file:
                 json.dump({**record, "waiting": [], "is_over": True}, file)
             os.rename(path + ".new", path)
 
@@ -98,6 +98,10 @@ class Desk:
             is_old = os.stat(path).st_mtime < time.time() - KEPT_S
             if is_old and not os.path.isdir(path[: -len(SUFFIX)]):
                 os.unlink(path)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _is_record(name: str) -> bool:
@@ -114,7 +118,6 @@ def _read(path: str) -> Record | None:
 
 
 def carry_out(order: str) -> None:
-    """Carry out an order, which is JSON, and write the answer. All files are private."""
-    os.umask(0o077)
+    """Carry out an order, which is JSON, and write the answer."""
     given = json.loads(order)
     sys.stdout.write(json.dumps(getattr(Desk(given["home"]), given["do"])(**given["with"])) + "\n")
