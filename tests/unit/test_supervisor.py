@@ -137,6 +137,14 @@ def test_the_outcome_has_when_the_end_began_and_which_hosts_are_not_proven_clean
     assert told == "1/3 hosts clean in 95.0 s: 3 ranks ended; not verified: h1, h2"
 
 
+def test_an_agent_that_leaves_unasked_before_its_ranks_have_ended_is_lost() -> None:
+    replay = Replay()
+    replay.ready()
+    replay.handle(exited(0), Gone(time=6, node=1), *gone(0))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause, [lost.node for lost in outcome.lost]) == (76, Cause.LOST, [1])
+
+
 def test_the_lock_comes_before_the_sync() -> None:
     replay = Replay()
     assert replay.handle(connected(0)) == [Lock(node=0)]

@@ -192,12 +192,8 @@ class Supervisor:
                 if (moved := self._replace(event, phase)) is not None:
                     return moved
                 return [*self._program.take(event), *self._moves.lose(event), *self._lose(event, phase)]
-            case Gone(node=node, stays=stays):
-                self._clearing.leave(event)
-                self._state.phases[node] = Phase.OVER
-                name = self._state.name(node)
-                said = [Say(text=f"[{name}] stays in the background: {line}") for line in stays]
-                return [*said, *self._leave.introduce()]
+            case Gone():
+                return self._part(event)
         return []
 
     def outcome(self, ended: float) -> Outcome:
@@ -331,6 +327,18 @@ class Supervisor:
         suspected = self._ending.suspect(event)
         started = self._leave.have_started(self._state.placement.ranks(node))
         return [*suspected, *started, *self._leave.introduce(), *self._ending.settle()]
+
+    def _part(self, event: Gone) -> list[Order]:
+        """Take the leave of an agent. One that leaves before its ranks have ended, and unasked, is lost."""
+        node, state = event.node, self._state
+        self._clearing.leave(event)
+        phase, state.phases[node] = state.phases[node], Phase.OVER
+        said = [Say(text=f"[{state.name(node)}] stays in the background: {line}") for line in event.stays]
+        if state.cause is None and phase not in (Phase.FINISHING, Phase.OVER) and not state.ranks.have_ended(node):
+            reason = "its agent left before its ranks had ended"
+            lost = Lost(time=event.time, node=node, reason=reason, is_clear=not event.left)
+            return [*said, Tell(event=lost), *self._lose(lost, phase)]
+        return [*said, *self._leave.introduce()]
 
     def _replace(self, event: Lost, phase: Phase) -> list[Order] | None:
         """Move the ranks of a lost host to a spare one; return None if its loss counts."""
