@@ -144,6 +144,17 @@ class Home:
         (self.path / ".ssh").mkdir(mode=0o700, exist_ok=True)
         (self.path / ".ssh/known_hosts").write_text(lab.known_hosts.read_text())
 
+    def own_known_hosts(self) -> None:
+        """Have ssh(1) keep the keys of hosts here. It reads the user database, whatever HOME is."""
+        wrapper = self.path / "bin/ssh"
+        wrapper.parent.mkdir()
+        settings = f"-F {self.path}/.ssh/config -o UserKnownHostsFile={self.path}/.ssh/known_hosts"
+        wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh {settings} "$@"\n')
+        wrapper.chmod(0o755)
+        (self.path / ".ssh").mkdir(mode=0o700, exist_ok=True)
+        (self.path / ".ssh/config").touch()
+        self.environ["PATH"] = f"{wrapper.parent}:{self.environ['PATH']}"
+
     def files(self, **texts: str) -> None:
         """Write files of the project; ``__`` in a name stands for a dot."""
         for name, text in texts.items():

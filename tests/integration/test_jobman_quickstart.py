@@ -172,6 +172,7 @@ def test_the_quick_start_by_the_commands_of_jobman(world: World) -> None:
     assert world.mounts() == [host.index for host in world.lab.hosts]  # the command runs on one of them alone
     assert (place / "logs/gcsfuse_worker_0.log").exists()
     assert (place / "logs/gcsfuse_worker_1.log").exists()
+    world.desk.home.own_known_hosts()
     assert mesh("jobman", "ssh", "000001", "--", "hostname").out.decode().strip() == world.lab.hosts[0].name
     for module in ("ssh", "gcsfuse"):
         again = mesh("jobman", module, "000001")

@@ -82,12 +82,7 @@ def test_push_pull_and_setup(home: Home, lab: Lab) -> None:
 def test_check_and_ssh(home: Home, lab: Lab) -> None:
     done = home.mesh("check", "--json", "more:1,pod:0")
     assert [one["host"] for one in json.loads(done.out)] == addresses(lab, [3, 0]), done.err
-    wrapper = home.path / "bin/ssh"
-    wrapper.parent.mkdir()
-    settings = f"-F {home.path}/.ssh/config -o UserKnownHostsFile={home.path}/.ssh/known_hosts"
-    wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh {settings} "$@"\n')
-    wrapper.chmod(0o755)
-    home.environ["PATH"] = f"{wrapper.parent}:{home.environ['PATH']}"
+    home.own_known_hosts()
     for target, node in (("more:1", 3), ("pod", 0), (f"@root@{lab.hosts[2].address}", 2)):
         done = home.mesh("ssh", target, "--", "echo", "$SSH_CONNECTION")
         assert done.out.decode().split()[2:3] == addresses(lab, [node]), done.err

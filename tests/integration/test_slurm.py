@@ -40,6 +40,7 @@ def session_slurm() -> Iterator[SlurmCluster]:
 def slurm(session_slurm: SlurmCluster, home: Home, nothing_is_left: None) -> Iterator[SlurmCluster]:
     """The cluster without jobs, and its login node in cluster.yaml as ``big``, four nodes, reached over SSH."""
     home.trust(session_slurm.lab)
+    home.own_known_hosts()
     home.clusters(described(session_slurm))
     yield session_slurm
     try:
@@ -115,7 +116,8 @@ def test_a_detached_run_holds_its_allocation_and_is_found_from_elsewhere(slurm: 
     (job,) = slurm.jobs()
     refused = home.mesh("down", "big", within=PATIENT_S)
     assert (refused.status, slurm.jobs()) == (75, [job])
-    assert home.mesh("ssh", "big:2", "hostname", within=PATIENT_S).out.decode().strip() == slurm.nodes[2].name
+    shown = home.mesh("ssh", "big:2", "hostname", within=PATIENT_S)
+    assert shown.out.decode().strip() == slurm.nodes[2].name, shown
     assert home.mesh("stop", "last", within=PATIENT_S).status == 0
     assert home.mesh("attach", "last", within=PATIENT_S).status == 128 + signal.SIGTERM
     assert home.mesh("down", "big", within=PATIENT_S).status == 0
@@ -203,7 +205,8 @@ def test_a_shell_on_a_node_keeps_the_allocation(slurm: SlurmCluster, home: Home)
     client = start(home, slurm, "exec", "big", *SLEEP.split())
     shell = home.popen("ssh", "big:2", "--", "sh", "-c", "echo up; sleep 10; hostname")  # longer than `hold`
     assert shell.stdout is not None
-    assert shell.stdout.readline() == b"up\n"
+    said = shell.stdout.readline()
+    assert said == b"up\n", shell.communicate(timeout=PATIENT_S)
     client.send_signal(signal.SIGINT)
     client.communicate(timeout=PATIENT_S)
     out, errors = shell.communicate(timeout=PATIENT_S)
