@@ -19,7 +19,7 @@ STEP_S = 0.05  # between two lines of a rank
 
 
 class Host:
-    """One host: a directory."""
+    """A host, which is a directory."""
 
     def __init__(self, root: Path, name: str) -> None:
         self.path = root / "hosts" / name

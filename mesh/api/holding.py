@@ -25,7 +25,7 @@ from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.job import CommandSpec, JobSpec, Keep, WorkspaceSpec
 from mesh.core.outcome import EXIT_BUSY
-from mesh.core.paths import jobs_directory
+from mesh.core.paths import jobs_directory, open_lock
 from mesh.core.tpu import TpuSpec
 from mesh.hosts.interfaces import Purpose
 from mesh.jobs.events import Wished
@@ -196,12 +196,7 @@ def progress_line(name: str, text: str, seconds: float) -> str:
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Hold the lock of `mesh up`, so that two of them never submit two jobs. Raises MeshError."""
-    directory = jobs_directory(os.environ)
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(directory / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise MeshError(f"{directory}: cannot be written ({error.strerror})") from error
+    descriptor = open_lock(jobs_directory(os.environ) / "up.lock")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

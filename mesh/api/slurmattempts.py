@@ -74,7 +74,7 @@ def start(
     with _desk(cluster) as (desk, maker):
         _check_free(desk, cluster.name)
         planned = _planned(cluster, spec, options)
-        source, key = maker.made.source, _key(source_limit(cluster) * (options.retries + 1))
+        source, key = maker.made.source, _key(_source_limit(cluster) * (options.retries + 1))
         srun = render.step_words(source.nodes, source.request)
         more = {"digest": maker.made.digest, "home": maker.made.home}
         given = render.values(source, key, program(), maker.made.python, srun, **more)
@@ -208,7 +208,7 @@ def _desk(cluster: Cluster) -> Iterator[tuple[Desk, Maker]]:
         login.close()
 
 
-def source_limit(cluster: Cluster) -> float:
+def _source_limit(cluster: Cluster) -> float:
     """Return the time limit of a cluster's allocation, in seconds; 0: there is none."""
     source = cluster.source
     assert isinstance(source, MadeAllocation)

@@ -23,6 +23,7 @@ from mesh.config.settings import Options
 from mesh.config.userspaces import PodHome, pod_home
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.outcome import Cause
+from mesh.core.paths import open_lock
 
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 DEFAULT_NAME = lpjobs.PREFIX
@@ -140,12 +141,7 @@ def only_job(place: Path) -> Iterator[None]:
     """
     from mesh.api.holding import InUse
 
-    lock = place.with_suffix(".lock")
-    try:
-        lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise MeshError(f"cannot write {lock}: {error.strerror}") from error
+    descriptor = open_lock(place.with_suffix(".lock"))
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

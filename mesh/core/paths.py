@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
+
+from mesh.core.errors import MeshError
 
 
 def runs_directory(environ: Mapping[str, str]) -> Path:
@@ -31,6 +34,15 @@ def job_directory(environ: Mapping[str, str], job: int) -> Path:
 def cache_directory(environ: Mapping[str, str]) -> Path:
     """Return the directory for files that mesh can make again, below XDG_CACHE_HOME."""
     return _base(environ, "XDG_CACHE_HOME", ".cache") / "mesh"
+
+
+def open_lock(path: Path) -> int:
+    """Return the descriptor of a file for flock(2), in a directory of this user alone. Raises MeshError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise MeshError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _base(environ: Mapping[str, str], variable: str, default: str) -> Path:

@@ -105,6 +105,16 @@ def port_of(line: str) -> int:
     return int(found.group(1))
 
 
+def greeting(server: socket.socket, port: int) -> bytes:
+    """Return what a connection to a forwarded port receives from the server behind it, which sends 5 bytes."""
+    server.settimeout(60)
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as one:
+        there, _ = server.accept()
+        with there:
+            there.sendall(b"hello")
+            return one.recv(5)
+
+
 def get(port: int, path: str) -> str:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
@@ -177,12 +187,7 @@ def test_a_port_of_this_machine_itself_leads_to_its_program_and_not_back(plain_p
     with forwarding(plain_pod, "pod:0", str(port), count=1) as (process, (line,)):
         assert line.endswith(f"({port} is the host's own port)\n")
         with socket.create_server(("127.0.0.1", port)) as server:  # mesh has left the port to it
-            server.settimeout(60)
-            with socket.create_connection(("127.0.0.1", port_of(line)), timeout=60) as one:
-                there, _ = server.accept()
-                with there:
-                    there.sendall(b"hello")
-                    assert one.recv(5) == b"hello"
+            assert greeting(server, port_of(line)) == b"hello"
         process.terminate()
         assert process.wait(60) == 143
 
@@ -210,7 +215,6 @@ def test_ports_of_the_hosts_that_are_left_are_forwarded(home: Home, session_plai
 
 def test_a_host_whose_connection_breaks_is_connected_again(home: Home) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(60)
         port = server.getsockname()[1]
         with forwarding(home, "local:1", str(port), count=1) as (process, (line,)):
             assert process.stderr is not None
@@ -219,11 +223,7 @@ def test_a_host_whose_connection_breaks_is_connected_again(home: Home) -> None:
             lines = [process.stderr.readline().decode() for _ in range(2)]
             assert lines[0] == "==> local-0: the connection has ended; connecting again\n"
             assert lines[1] == "==> local-0: connected again\n"
-            with socket.create_connection(("127.0.0.1", port_of(line)), timeout=60) as one:
-                there, _ = server.accept()
-                with there:
-                    there.sendall(b"hello")
-                    assert one.recv(5) == b"hello"
+            assert greeting(server, port_of(line)) == b"hello"
             process.terminate()
             assert process.wait(60) == 143
 

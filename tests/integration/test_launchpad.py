@@ -635,7 +635,7 @@ def test_a_process_that_the_main_program_forks_does_not_wait_for_the_program(hom
 
 @pytest.mark.parametrize("kind", ["local_mt", "local_mp"])
 def test_ctrl_c_in_the_main_program_stops_the_program_as_well(home: Home, kind: str) -> None:
-    """One is enough, though the main program ends by it and the interpreter then waits."""
+    """The main program ends by it, and the interpreter waits for the program at its exit."""
     home.files(program__py=WAITS.replace(LAUNCH_LOCAL, LAUNCH_AND_WAIT.replace("local_mt", kind)))
     words = [sys.executable, "program.py"]
     process = subprocess.Popen(words, cwd=home.project, env=environ(home), stdout=subprocess.PIPE, text=True)

@@ -78,7 +78,7 @@ if __name__ == '__main__':
   app.run(main)
 """
 
-# As the second example of TLaunch: a command that prepares the pod, GPUs, and arguments of the program.
+# The second example of TLaunch: a command that prepares the pod, GPUs, and arguments of the program.
 CONFIGURED = """
 import os
 import socket

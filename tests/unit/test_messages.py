@@ -324,7 +324,7 @@ def test_the_reason_names_the_message_and_the_field() -> None:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@example(frame=encode({"type": "gone", "left": ["sleep (pid 3)"], "stays": []}), moment="ready")  # it ended never
+@example(frame=encode({"type": "gone", "left": ["sleep (pid 3)"], "stays": []}), moment="ready")  # this run never ended
 @given(
     frame=st.sampled_from(FRAMES) | st.binary(max_size=40).map(lambda data: data + b"\n"),
     moment=st.sampled_from(["hello", "locked", "ready", "started", "beat", "exited", "gone"]),

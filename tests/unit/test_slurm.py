@@ -572,7 +572,7 @@ def test_an_allocation_that_ends_while_a_client_looks_for_it_is_asked_for_again(
     assert (found.allocation.job, [host.name for host in found.hosts]) == ("8", ["n1"])
 
 
-# What squeue shows without --me, what scontrol shows, and the words of the message.
+# The output of squeue without --me and of scontrol, and the words of the message.
 ABSENT = {
     "ended": ("", "JobState=TIMEOUT", "job 9 has ended: its time is up"),
     "unknown": ("", "", "job 9 is unknown"),

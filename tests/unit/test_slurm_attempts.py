@@ -66,7 +66,7 @@ def test_journals_show_how_an_attempt_has_ended(journals: list[list[dict[str, An
     assert judge(journals, [1, 1]) == judged
 
 
-AGAIN = {
+FOLLOWED_ENDS = {
     "a lost host": (Judged(76, False, True, True), 0, True),
     "another status": (Judged(1, False, True, True), 0, False),
     "success": (Judged(0, False, True, True), 1, False),
@@ -76,7 +76,7 @@ AGAIN = {
 }
 
 
-@pytest.mark.parametrize(("judged", "attempt", "is_again"), AGAIN.values(), ids=AGAIN)
+@pytest.mark.parametrize(("judged", "attempt", "is_again"), FOLLOWED_ENDS.values(), ids=FOLLOWED_ENDS)
 def test_an_attempt_follows_failures_of_these_statuses_alone(judged: Judged, attempt: int, is_again: bool) -> None:
     assert is_tried_again(judged, [76], attempt=attempt) is is_again
 

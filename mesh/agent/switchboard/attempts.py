@@ -152,6 +152,11 @@ class Attempts:
 
     # ---- while the allocation lives
 
+    @property
+    def is_starting(self) -> bool:
+        """True while nodes are waited for."""
+        return self._is_starting
+
     def look(self, board: Board, unused: str) -> str:
         """Do what is due; return why the allocation is to end, or "". unused: why it ends else, as nobody uses it"""
         now = time.monotonic()

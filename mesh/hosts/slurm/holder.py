@@ -136,7 +136,8 @@ class Holder:
                     before_end(reason)
                 return reason
             if not self._reason:
-                is_over = hold.is_over(board.idle_since, time.monotonic(), wall)
+                is_starting = self._attempts is not None and self._attempts.is_starting
+                is_over = hold.is_over(board.idle_since, time.monotonic(), wall) and not is_starting
                 if is_over and not given.job and has_other_steps(printed("show", "step", self._job)):
                     hold.keep(time.monotonic())
                     is_over = False

@@ -23,6 +23,7 @@ from mesh.backends.slurm.records import AllocationRecords, name_of
 from mesh.config.slurm import MadeAllocation
 from mesh.core.cluster import AllocationPlace, Cluster
 from mesh.core.errors import MeshError
+from mesh.core.paths import open_lock
 from mesh.hosts.interfaces import How, NotMade, Stand, Why, Wish
 from mesh.hosts.slurm import render
 from mesh.hosts.slurm.made import new_key, program, with_nodes
@@ -226,12 +227,7 @@ def _lock_path(wish: Wish) -> Path:
 @contextlib.contextmanager
 def _locked(wish: Wish) -> Iterator[int]:
     """Hold the lock of a name, after the sbatch of a hand before has ended. Raises MeshError."""
-    path = _lock_path(wish)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise MeshError(f"cannot write {path}: {error.strerror}") from error
+    descriptor = open_lock(_lock_path(wish))
     try:
         deadline = time.monotonic() + LOCK_LIMIT_S
         while not _takes(descriptor):
