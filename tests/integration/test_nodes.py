@@ -175,7 +175,7 @@ def test_a_node_is_started_again_and_one_failure_too_many_ends_the_program(pod: 
 def test_a_node_that_may_fail_ends_nothing_and_those_that_serve_end_with_the_last_other(pod: Home, lab: Lab) -> None:
     first, second, third, _ = names(lab)
     groups: Groups = [
-        ("bad", [first], "up(ready=True)\nos._exit(4)", {"may_fail": True}),
+        ("bad", [first], "up(ready=True)\nwait_for('server/0', 'ready')\nos._exit(4)", {"may_fail": True}),
         ("worker", [second], "up(ready=True)\nwait_for('bad/0', 'failed')\nsys.exit(0)", {}),
         ("server", [third], "up(ready=True)\nserve()", {"serves": True}),
     ]
