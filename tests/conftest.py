@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -382,6 +383,17 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
         directory.chmod(0o755)
 
     return made_once(tmp_path_factory, "tools", install)
+
+
+def read_until(stream: IO[bytes] | None, text: bytes) -> bytes:
+    """Read the lines of a stream up to the first one with a text; return them. Fail where the stream ends before."""
+    assert stream is not None
+    read = b""
+    while text not in read:
+        line = stream.readline()
+        assert line, f"{text!r} is not in {read!r}"
+        read += line
+    return read
 
 
 Run = Callable[..., Done]
