@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -299,6 +300,11 @@ class Done:
     def lines(self) -> list[str]:
         """What it printed on stdout, sorted: ranks may speak in any order."""
         return sorted(self.out.decode().splitlines())
+
+    @property
+    def said(self) -> str:
+        """What it wrote on stderr, less the lines about hosts that a busy machine reaches slowly."""
+        return re.sub(r"(?m)^==> (still connecting to|connecting:|not reached after) .*\n( +mesh .*\n)?", "", self.err)
 
 
 def new_home(directory: Path) -> Home:

@@ -160,7 +160,7 @@ def test_logs_bring_what_is_missing_here_and_change_nothing_for_the_run(home: Ho
     unknown = other.mesh("logs", "--local", run)
     assert (unknown.status, "was started on this machine" in unknown.err) == (2, True)
     done = other.mesh("logs", "--rank", "1", run[:-2])
-    assert (done.lines, done.err) == (
+    assert (done.lines, done.said) == (
         ["[1] up"],
         f"==> {run} is still running, detached: `mesh logs -f {run}` follows it\n",
     )
@@ -176,7 +176,7 @@ def test_logs_bring_what_is_missing_here_and_change_nothing_for_the_run(home: Ho
     assert (sorted(out.splitlines()), followers[0].returncode) == ([b"[0] down", b"[1] down"], 0)
     assert f"==> {run} has ended: exit 3\n" in err.decode()
     late = other.mesh("logs", run)
-    assert (sorted(late.lines), late.err) == (["[0] down", "[0] up", "[1] down", "[1] up"], "")
+    assert (sorted(late.lines), late.said) == (["[0] down", "[0] up", "[1] down", "[1] up"], "")
     for state in (runs(home) / run, tmp_path / "state/mesh/runs" / run):
         assert problems(state) == []
         about = json.loads((state / "run.json").read_text())

@@ -68,7 +68,7 @@ def same(home: Home, lab: Lab, path: str, into: str = "pulled") -> bool:
 def test_from_every_host(made: Home, lab: Lab) -> None:
     done = made.mesh("pull", "pod", "out")
     assert (done.status, done.out) == (0, b"")
-    assert re.fullmatch(r"==> pulled 12 files from 4 hosts into pulled: 32.0 MB, [0-9.]+ s\n", done.err), done.err
+    assert re.fullmatch(r"==> pulled 12 files from 4 hosts into pulled: 32.0 MB, [0-9.]+ s\n", done.said), done.err
     assert same(made, lab, "out")
     done = made.mesh("pull", "pod", "out/*.txt", "--into", "elsewhere", "out/d/b.txt", "--ranks", "1,2")
     assert done.status == 0, done.err

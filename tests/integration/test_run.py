@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Done, Home, read_until
+from tests.conftest import Home, read_until
 from tests.lab import Lab, TestHost, eventually, is_agent
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
@@ -98,11 +98,6 @@ def test_keep_going(pod: Home) -> None:
     assert done.lines == ["[0] 0", "[2] 2", "[3] 3"]
 
 
-def lines(done: Done) -> list[str]:
-    """Return the lines that mesh wrote, less those about hosts that a busy machine reaches slowly."""
-    return [line for line in [*done.lines, *done.err.splitlines()] if not line.startswith("==> still connecting to ")]
-
-
 @pytest.mark.parametrize("how", ["run", "exec"])
 @pytest.mark.parametrize(
     ("words", "status", "told"),
@@ -117,7 +112,7 @@ def test_a_command_that_cannot_be_executed(pod: Home, how: str, words: list[str]
     done = pod.mesh(how, "pod", *words)
     assert done.status == status
     assert f"error: the command was not started: {told}\n" in done.err
-    assert len(lines(done)) <= 5
+    assert len([*done.lines, *done.said.splitlines()]) <= 5
     record = about(pod)
     assert (record["exit_code"], record["cause"], record["started"]) == (status, "rank", None)
 
@@ -188,7 +183,7 @@ def test_a_missing_command_is_named_once_with_the_nearest_name(pod: Home, lab: L
     paste = f"""mesh {how} --env 'A=b c' pod launcher3 --name 'it'"'"'s'"""
     assert f"the nearest name there is launcher3: {paste}\n" in done.err
     assert done.err.count("no such command") == 1
-    assert len(lines(done)) <= 5
+    assert len([*done.lines, *done.said.splitlines()]) <= 5
 
 
 def test_no_rank_starts_where_some_hosts_lack_the_command(pod: Home, lab: Lab) -> None:

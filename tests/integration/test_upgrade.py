@@ -270,7 +270,7 @@ def test_run_directories_of_the_version_before_are_listed_shown_and_pruned(pod: 
     assert (about["run"], about["exit_code"], len(about["ranks"])) == (run, 9, 4)
     shown = pod.mesh("logs", run)
     assert (shown.lines, shown.err.count("err ")) == ([f"[{rank}] out {rank}" for rank in range(4)], 4)
-    assert pod.mesh("logs", "--rank", "2", "--stderr", "--grep", "err").err == "[2] err 2\n"
+    assert pod.mesh("logs", "--rank", "2", "--stderr", "--grep", "err").said == "[2] err 2\n"
     assert run.encode() in pod.mesh("runs", "prune", "--keep", "0", "--older-than", "0").out
     assert not (pod.path / ".local/state/mesh/runs" / run).exists()
 
