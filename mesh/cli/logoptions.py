@@ -6,11 +6,12 @@ import re
 
 from mesh.cli import joboptions as j
 from mesh.cli import options as o
+from mesh.cli.option import AnyOption
 from mesh.cli.options import Given
 from mesh.core.errors import UsageError
 from mesh.core.naming import LAST
 
-OF_RANKS = (j.ATTEMPT, o.FOLLOW, o.SOME_RANKS, o.STDERR, o.SINCE, o.GREP, o.FIXED, j.JSON_OUTPUT)
+OF_RANKS: tuple[AnyOption, ...] = (j.ATTEMPT, o.FOLLOW, o.SOME_RANKS, o.STDERR, o.SINCE, o.GREP, o.FIXED, j.JSON_OUTPUT)
 
 
 def pattern_of(given: Given) -> str:
