@@ -559,7 +559,7 @@ def test_a_torch_program_trains_on_two_hosts_and_meets_without_a_file(pod: Home)
     pytest.importorskip("torch", reason="PyTorch is not installed here")
     pod.files(mnist__py=example("tlaunch/mnist"))
     words = ["--num_trainer", "2", "pod", f"{sys.prefix}/bin/python", "mnist.py"]
-    done = pod.mesh("tlaunchrun", "basic", *words)
+    done = pod.mesh("tlaunchrun", "basic", *words, within=5 * PATIENCE)  # each process imports PyTorch
     assert done.status == 0, done.err
     found = sorted(re.sub(r"^\[\d\] rank (\d) of 2: learned, weights ", r"\1 ", line) for line in done.lines)
     assert [line.split()[0] for line in found] == ["0", "1"], done.out

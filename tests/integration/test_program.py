@@ -166,10 +166,21 @@ def test_a_failing_node_ends_the_program_and_is_named() -> None:
         result.raise_for_failure()
 
 
+SLOW = """
+import os
+import sys
+import time
+
+while not os.path.exists(GO):
+    time.sleep(0.05)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
 def test_a_node_whose_interpreter_starts_behind_the_stop_has_its_reason(tmp_path: Path) -> None:
     """The signal that ends nodes waits until a node has a handler for it."""
     go, slow = tmp_path / "go", tmp_path / "slow-python"
-    slow.write_text(f'#!/bin/sh\nuntil [ -e {go} ]; do sleep 0.05; done\nexec {sys.executable} "$@"\n')
+    slow.write_text(f"#!{sys.executable}\nGO = {str(go)!r}\n{SLOW}")
     slow.chmod(0o755)
     program = new_program()
     program.add(nodes.waits, on="a", python=str(slow))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY, Home
+from tests.conftest import PATIENCE, REPOSITORY, Home
 from tests.full import times
 from tests.lab import Lab
 
@@ -47,7 +47,7 @@ WORLDS = {
 def test_a_jax_program_sums_over_all_processes(pod: Home, words: list[str]) -> None:
     pytest.importorskip("jax", reason="JAX is not installed here")
     pod.files(jax_sum__py=(REPOSITORY / "examples/jax_sum.py").read_text())
-    done = pod.mesh("run", *words, f"{sys.prefix}/bin/python", "jax_sum.py")
+    done = pod.mesh("run", *words, f"{sys.prefix}/bin/python", "jax_sum.py", within=5 * PATIENCE)
     assert done.status == 0, done.err
     own = [line for line in done.lines if "[Gloo]" not in line]
     assert own == [f"[{n}] rank {n}: {COUNT} processes, sum {sum(range(COUNT))}" for n in range(COUNT)]
@@ -66,7 +66,7 @@ def test_a_torch_program_sums_over_all_processes_of_torchrun(pod: Home, words: l
         torch_sum__py=(REPOSITORY / "examples/torch_sum.py").read_text(),
         mesh__yaml=f"prerun: ['export PATH={sys.prefix}/bin:$PATH']\n",
     )
-    done = pod.mesh("run", "--launcher", "torchrun", *words, "torch_sum.py")
+    done = pod.mesh("run", "--launcher", "torchrun", *words, "torch_sum.py", within=5 * PATIENCE)
     assert done.status == 0, done.err
     expected = [f"rank {n}: {COUNT} processes, sum {sum(range(COUNT))}" for n in range(COUNT)]
     assert sorted(line[4:] for line in done.lines) == expected
