@@ -94,7 +94,7 @@ def test_a_run_that_began_without_it_is_not_stopped(home: Home) -> None:
 
 def test_the_lease_ends_a_rank_that_waits_in_its_debugger(home: Home) -> None:
     home.files(train__py="import os\nbreakpoint()\n")
-    with home.terminal("run", "--debug", "--grace", "1", "--lease", "5", "local:1", "python3", "train.py") as run:
+    with home.terminal("run", "--debug", "--grace", "1", "--lease", "20", "local:1", "python3", "train.py") as run:
         run.expect(PROMPT)
         run.shown = b""
         run.type(b"p -os.getpid()\r")
