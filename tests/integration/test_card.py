@@ -96,7 +96,7 @@ def test_ignore_rules_are_read_by_gitignore_parser() -> None:
 @pytest.mark.root
 def test_remote_processes_end_when_the_client_ends(pod: Home, lab: Lab) -> None:
     process = pod.popen("exec", "pod", "sleep", "98761")
-    assert eventually(lambda: all(any("98761" in text for _, text in host.processes()) for host in lab.hosts))
+    assert eventually(lambda: all(any("98761" in text for _, text in host.processes()) for host in lab.hosts), 60.0)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert eventually(lambda: not any(host.processes() for host in lab.hosts))
+    assert eventually(lambda: not any(host.processes() for host in lab.hosts), 60.0)
