@@ -58,13 +58,13 @@ def ensure_steward(place: StorePlace, *, waits: bool = True) -> Serving:
     if not waits:
         return Serving(pid=process.pid, has_started=True)
     began = spawned = time.monotonic()
-    while (now := time.monotonic()) < began + START_TIMEOUT_S:
+    while (now := time.monotonic()) < spawned + START_TIMEOUT_S:
         if pid := serving_pid(steward):
             return Serving(pid=pid, has_started=pid == process.pid, at_boot=unit_path(os.environ).exists())
         if process.poll() is not None:
             if not _has_other(process.returncode):
                 break
-            if now > spawned + START_AGAIN_S:  # the other one has ended, or is about to
+            if spawned + START_AGAIN_S < now < began + START_TIMEOUT_S:  # the other one has ended, or is about to
                 process, spawned = _spawn(place), now
         time.sleep(START_POLL_S)
     raise MeshError(f"mesh serve does not answer: {last_line(place)}", hint="mesh serve log")

@@ -47,8 +47,9 @@ def test_packages_and_top_level() -> None:
 def test_every_command_is_an_invoke_task_with_the_options_of_the_table(home: Home) -> None:
     listed = re.findall(r"^  ([\w.-]+)", inv(home, "--list").stdout, re.MULTILINE)
     assert set(listed) == {name.replace(" ", ".") for name in COMMANDS}
+    contexts = {context.name: context for context in namespace.to_contexts()}
     for name in COMMANDS:
-        flags = set(next(c for c in namespace.to_contexts() if c.name == name.replace(" ", ".")).flags)
+        flags = contexts[name.replace(" ", ".")].flags.keys()
         assert {option.flag.replace("_", "-") for option in options_of(name)} <= flags, name
 
 

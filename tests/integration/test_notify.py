@@ -119,7 +119,7 @@ def test_bell_and_desktop_are_for_terminals(home: Home) -> None:
     assert "notify" not in done.err
     with home.terminal("run", "local:1", "true") as terminal:
         assert terminal.end() == 0
-        assert re.search(rb"\x1b\]9;mesh: true on local:1: done after \d:\d\d\x1b\\\\", terminal.shown)
+        assert re.search(rb"\x1b\]9;mesh: true on local:1: done after \d:\d\d\x1b\\", terminal.shown)
         assert b"\a" in terminal.shown
 
 

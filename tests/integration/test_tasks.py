@@ -39,7 +39,7 @@ for line in sys.argv[1:]:
 print(json.dumps(found))
 """
 ONE = {"config": "tasks.yaml", "end": True}
-WITHIN_S = 180.0
+WITHIN_S = 600.0
 
 
 class Queue:
