@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -207,13 +210,29 @@ FirstRun = tuple[Path, subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory: pytest.TempPathFactory) -> FirstRun:
-    """A clean clone in which the first command of the README was run, and its output."""
-    home = new_home(tmp_path_factory.mktemp("first"))
+    """A clean clone in which the first command of the README was run, and its output. All workers share one."""
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent
+    with (place / "first-run.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        clone, told = place / "first-run/project/clone", place / "first-run/told"
+        if not told.exists():
+            shutil.rmtree(place / "first-run", ignore_errors=True)  # of a worker that was killed
+            (place / "first-run").mkdir()
+            done = run_first_command(place / "first-run")
+            told.write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
+        return clone, subprocess.CompletedProcess([], *json.loads(told.read_text()))
+
+
+def run_first_command(directory: Path) -> subprocess.CompletedProcess[str]:
+    """Make a clean clone, and run the first command of the README in it."""
+    home = new_home(directory)
     clone = make_clone(home.project / "clone")
     environ = {name: value for name, value in home.environ.items() if not name.startswith("PYTHON")}
     environ["PIP_NO_COMPILE"] = "1"  # modules are compiled when they are imported
     argv = ["bash", "examples/first-run.sh"]
-    return clone, subprocess.run(
+    return subprocess.run(
         argv, cwd=clone, env=environ, capture_output=True, text=True, timeout=INSTALL_LIMIT_S, check=False
     )
 
