@@ -20,9 +20,10 @@ NODES = 4
 PROGRAMS = ("slurmctld", "slurmd", "munged", "srun", "sbatch")
 DAEMONS = re.compile(r"(\S*/)?(munged|slurmctld|slurmd)\b|slurmstepd|\[?slurmscriptd|sackd")
 SRUN_PORTS = (61001, 62000)  # beyond those that Linux gives to connections
-START_S = 60.0
-SETTLE_S = 60.0  # for jobs to end, on a machine with much to do
+START_S = 180.0
+SETTLE_S = 180.0  # for jobs to end, on a machine with much to do
 
+# BatchStartTimeout (usually 10 s), MessageTimeout (10 s), UnkillableStepTimeout (60 s): a machine with much to do.
 CONFIG = """\
 ClusterName=lab
 SlurmctldHost={login}({address})
@@ -49,6 +50,9 @@ AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 KillWait={kill_wait}
 MinJobAge=300
+BatchStartTimeout=120
+MessageTimeout=60
+UnkillableStepTimeout=300
 SrunPortRange={first_port}-{last_port}
 NodeName={nodes} CPUs=8 RealMemory=4000 State=UNKNOWN
 PartitionName=main Nodes={nodes} Default=YES MaxTime=INFINITE State=UP
@@ -157,6 +161,8 @@ class SlurmCluster:
             for pid, _ in self.processes(host):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, 9)
+        for host in self.lab.hosts:
+            assert eventually(lambda one=host: not self.processes(one), SETTLE_S), self.processes(host)
             agents = "/tmp/mesh-[0-9]*/.agent-*"
             host.script(f"find /root /tmp -xdev -mindepth 1 -not -path '{agents}' -delete 2>/dev/null || true")
 
