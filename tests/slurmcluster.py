@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -79,7 +80,7 @@ class SlurmCluster:
     ) -> None:
         """visible, shared_home: as in Lab; sshd: lines for all hosts; kill_wait: from SIGTERM to SIGKILL, seconds"""
         self.lab = Lab(1 + NODES, visible=visible, sshd=sshd, shared_home=shared_home)
-        self._kill_wait = kill_wait
+        self._kill_wait, self._visible = kill_wait, visible
 
     @property
     def login(self) -> TestHost:
@@ -163,8 +164,10 @@ class SlurmCluster:
                     os.kill(pid, 9)
         for host in self.lab.hosts:
             assert eventually(lambda one=host: not self.processes(one), SETTLE_S), self.processes(host)
-            agents = "/tmp/mesh-[0-9]*/.agent-*"
-            host.script(f"find /root /tmp -xdev -mindepth 1 -not -path '{agents}' -delete 2>/dev/null || true")
+            kept = [host.path(str(one)) for one in self._visible]
+            kept += host.path("/tmp").glob("mesh-[0-9]*/.agent-*")  # compiled modules of the agents
+            for place in ("/root", "/tmp"):
+                _empty(host.path(place), kept)
 
     def popen(self, *argv: str, cwd: str = "/root", **environ: str) -> subprocess.Popen[bytes]:
         """Start a command on the login node."""
@@ -177,3 +180,19 @@ class SlurmCluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+
+
+def _empty(place: Path, kept: Sequence[Path]) -> None:
+    """Remove all that is in a directory but the paths that are kept, and what leads to them.
+
+    find(1) would look at all files behind those: the device of a shared home directory is that of this machine.
+    """
+    for entry in list(place.iterdir()):
+        if entry in kept:
+            continue
+        if any(entry in one.parents for one in kept):
+            _empty(entry, kept)
+        elif entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from tests.wheels import write_wheel
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
 
 HOSTS = 2
-MADE_WITHIN_S = 120.0
+MADE_WITHIN_S = 300.0
 IN_PLACE_LIMIT_S = 1.0  # that an environment in place may add to a run
 PROJECT = """\
 [project]
@@ -149,7 +149,8 @@ def test_an_environment_is_made_once_takes_words_byte_for_byte_and_is_undone(
         costs_little_in_place(pod, tool)
     done = pod.mesh("setup", "--undo", "pod", within=MADE_WITHIN_S)
     assert done.status == 0, done.err
-    assert [files_of(host.script) for host in module_lab.hosts] == before
+    for host, there in zip(module_lab.hosts, before, strict=True):
+        assert sorted(files_of(host.script) ^ there) == []
 
 
 def check_words(pod: Home, module_lab: Lab, tool: str) -> None:
@@ -217,9 +218,9 @@ def test_one_host_without_conda_is_named(pod: Home, module_lab: Lab, tools: Path
 
 
 def files_of(script: Callable[[str], str]) -> set[str]:
-    """Return all files of a host's home but mesh's own and caches."""
-    listed = script("cd /root && find . -mindepth 1 -not -path './.cache*' -not -path './.rustup*'").splitlines()
-    return {path for path in listed if "/machines/" not in path and "/agents/" not in path}
+    """Return all files of a host's home but mesh's own, caches, and what it shows of this machine."""
+    listed = script("cd /root && find . -xdev -mindepth 1 -not -path './.cache*' -not -path './.rustup*'").splitlines()
+    return {path for path in listed if not any(own in path for own in ("/machines/", "/agents/", "/store/"))}
 
 
 def test_setup_applies_and_undoes(pod: Home, module_lab: Lab, tools: Path) -> None:
