@@ -1,4 +1,4 @@
-"""Ports that no other process takes between the look for them and their use."""
+"""Ports of this machine for tests that must choose one before anything listens there."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import itertools
 import os
 import socket
 
-# Below those that Linux gives to connections, and each process of the tests has some of its own.
-FIRST_PORT, PORTS, PROCESSES = 20_000, 10, 800
-_asked = itertools.count()
+FIRST_PORT, PORTS_OF_PROCESS, PROCESSES = 20_000, 10, 1000
+_NUMBERS = itertools.count()
 
 
-def own_port(address: str = "127.0.0.1") -> int:
-    """Return a free port of this process. It is another one at each call, until all were had. Raises OSError."""
-    first = FIRST_PORT + os.getpid() % PROCESSES * PORTS
-    for _ in range(PORTS):
-        port = first + next(_asked) % PORTS
+def free_port() -> int:
+    """Return a port of loopback on which nothing listens.
+
+    It is below those that the kernel gives to connections (ip_local_port_range), and other workers get other ports:
+    nothing takes it by chance before the test does.
+    """
+    for number in itertools.islice(_NUMBERS, PORTS_OF_PROCESS):
+        port = FIRST_PORT + os.getpid() % PROCESSES * PORTS_OF_PROCESS + number % PORTS_OF_PROCESS
         with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an ended server's connections are no matter
             try:
-                probe.bind((address, port))
+                probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return port
-    raise OSError(f"no free port from {first} to {first + PORTS - 1}")
+        return port
+    raise OSError("no free port")

@@ -13,7 +13,7 @@ from pathlib import Path
 from mesh.backends.switchboard.program import pack
 from mesh.engine.credentials import make_credentials
 from tests.conftest import Home
-from tests.ports import own_port
+from tests.ports import free_port
 from tests.switched_client import LOOPBACK
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # of hosts, as sshd has it
@@ -42,7 +42,7 @@ class Switchboard:
         self.key, self._zip = directory / "key.pem", directory / "switchboard.zip"
         self.key.write_text(self.credentials)
         self._zip.write_bytes(pack())
-        self.port = own_port()  # which stays its own while no switchboard is there
+        self.port = free_port()  # which stays its own while no switchboard is there
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._names = names
 

@@ -20,7 +20,7 @@ from mesh.modules.docker import DockerEnvironment
 from tests import engines
 from tests.engines import Engine
 from tests.lab import eventually
-from tests.ports import own_port
+from tests.ports import free_port
 
 pytestmark = pytest.mark.root
 IMAGE = "localhost/box:1"
@@ -300,7 +300,7 @@ def test_another_image_of_the_same_name_is_refused(host: Place) -> None:
 def test_an_image_is_pulled(docker: Engine, place: Path, tmp_path: Path) -> None:
     host = Place(docker, tmp_path)
     (tmp_path / "registry").mkdir()
-    with engines.registry(tmp_path / "registry", own_port()) as address:
+    with engines.registry(tmp_path / "registry", free_port()) as address:
         name = f"{address}/box:1"
         docker("tag", IMAGE, name)
         docker("push", name)
@@ -320,7 +320,7 @@ def test_an_image_is_pulled(docker: Engine, place: Path, tmp_path: Path) -> None
 
 
 def test_a_registry_that_is_not_there(host: Place) -> None:
-    name = f"127.0.0.1:{own_port()}/box:1"
+    name = f"127.0.0.1:{free_port()}/box:1"
     status, last, _ = host.step(module(host.engine, image=name), "apply")
     assert status == 125
     assert last.startswith(f"the registry of {name} does not answer (")
@@ -330,7 +330,7 @@ def test_a_registry_that_is_not_there(host: Place) -> None:
 def test_a_disk_that_is_full(place: Path, tmp_path: Path, tiny_disk: Path) -> None:
     (tmp_path / "registry").mkdir()
     (place / "tiny").mkdir()
-    with engines.registry(tmp_path / "registry", own_port()) as address:
+    with engines.registry(tmp_path / "registry", free_port()) as address:
         name = f"{address}/large:1"
         (place / "pusher").mkdir()
         with engines.dockerd(place / "pusher") as pusher:
