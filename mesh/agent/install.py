@@ -55,7 +55,7 @@ def _unpack(archive: str, path: str, size: int) -> str:
         use(draft)
         with zipfile.ZipFile(archive) as zipped:
             zipped.extractall(draft)
-        if os.path.isdir(path) and size_of(path) != size:  # a cleaner of /tmp has removed files by their age
+        if os.path.isdir(path) and not _is_whole(path, size):  # a cleaner of /tmp has removed files by their age
             os.rename(path, f"{draft}/damaged")
             shutil.rmtree(f"{draft}/damaged", ignore_errors=True)
         try:
@@ -66,6 +66,10 @@ def _unpack(archive: str, path: str, size: int) -> str:
         return path
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _is_whole(path: str, size: int) -> bool:
+    return os.path.exists(f"{path}/{LOCK_NAME}") and size_of(path) == size
 
 
 def _remove_unused(place: str, key: str) -> None:

@@ -335,7 +335,10 @@ def test_nothing_stays_after_an_agent_that_is_killed(begin: Start) -> None:
     assert eventually(lambda: not directory.exists() and not Path(f"/proc/{started.pid}").exists())
 
 
-def test_the_library_of_programs_is_found_by_each_python_and_kept(opener: Open, python: str) -> None:
+def test_the_library_of_programs_is_found_by_each_python_and_kept(
+    opener: Open, python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # which may lead to another mesh
     run = opener(python)
     run.prepare(library=program_library())
     run.start(python, "-c", "import meshrun, mesh.program.runtime.links as links; print(links.__file__)")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from mesh.agent.control import requests, sockets
 from mesh.agent.main import FIRST_MESSAGE_S
 from mesh.agent.version import find
+from mesh.backends import command
 from mesh.core.events import Connected, Event, Gone, Lost, Output, PrepareFailed
 from mesh.protocol.frames import FrameError, encode
 from mesh.protocol.tables import REQUESTS
@@ -210,7 +211,8 @@ def test_a_bad_request_at_the_door_changes_nothing(agent: Run, tmp_path: Path, a
     assert agent.finish().left == ()
 
 
-def test_a_detached_run_only_loses_such_a_client(agent: Run, tmp_path: Path) -> None:
+def test_a_detached_run_only_loses_such_a_client(agent: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "STATUS_TIMEOUT_S", 0.1)  # the agent goes on: it has no exit status
     pid = up(agent, tmp_path / "pid")
     agent.session.detach()
     assert eventually(lambda: requests.runs(f"run-{os.getpid()}")[0].detached)
