@@ -160,8 +160,7 @@ def test_output_goes_where_the_program_has_put_its_streams(home: Home) -> None:
     assert first.endswith("True")
     assert second == "['[0] err', '[0] err', '[0] err']"
     assert third == "[0] out ä"
-    # On a machine with much to do, a line says that a host is not connected yet.
-    assert "[0] err" in done.stderr.splitlines()[:2], done.stderr
+    assert "[0] err" in done.stderr.split("\n")
 
 
 def test_output_is_captured_by_pytest(home: Home) -> None:
@@ -171,8 +170,8 @@ def test_output_is_captured_by_pytest(home: Home) -> None:
         "def test_text(capsys):\n"
         "    api.exec(command, cluster='local:1')\n"
         "    out, err = capsys.readouterr()\n"
-        "    err = [line for line in err.split('\\n') if 'still connecting' not in line]  # on a slow machine\n"
-        "    assert (out, err[0]) == ('[0] out ä\\n', '[0] err')\n"
+        "    assert out == '[0] out ä\\n'\n"
+        "    assert '[0] err' in err.split('\\n')\n"  # a busy machine has a notice before it
         "def test_bytes(capsysbinary):\n"
         "    api.exec(['printf', '\\\\377'], cluster='local:1', output='rank0')\n"
         "    assert capsysbinary.readouterr().out == b'\\xff'\n"
