@@ -130,7 +130,7 @@ def desk_of(home: Home) -> Iterator[Desk]:
         finally:
             home.environ.pop("MESH_SERVE", None)
             if desk.place.exists():
-                desk.end_jobs(30.0)
+                desk.end_jobs(240.0)
             if desk.serving() or desk.processes():
                 desk.mesh("serve", "stop")
             eventually(lambda: not desk.processes(), 20.0)  # the kernel ends the hands of a steward that has ended

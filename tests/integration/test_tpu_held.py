@@ -19,7 +19,7 @@ from mesh.hosts.tpu.machines import Intent, labels_of
 from tests.conftest import Home
 from tests.desk import Desk, desk_of
 from tests.lab import eventually
-from tests.tpu_desk import end_of, job_file
+from tests.tpu_desk import end_of, job_file, jobs_end
 from tests.tpu_steward import steward
 from tests.tpuemulator.client import PROJECT, ZONES, Emulator, double
 
@@ -163,7 +163,7 @@ def test_only_what_nobody_owns_is_deleted(desk: Desk, tpus: Emulator) -> None:
 
 def test_the_steward_names_a_machine_that_nobody_owns(tpu_user: Home, tpus: Emulator) -> None:
     tpu_user.environ |= {"MESH_SERVE": "0", "MESH_TEST_AUDIT_S": "3"}
-    with desk_of(tpu_user) as found, steward(found):
+    with desk_of(tpu_user) as found, steward(found), jobs_end(found):
         job = found.submit(job_file("true", version="wrong"))
         found.until(job, "held", within=UP_S)
         (gone,) = [json.loads(line) for line in found.mesh("job", "machines", "--all", "--json").out.splitlines()]
