@@ -313,11 +313,17 @@ def new_home(directory: Path) -> Home:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note that a test has failed, for its fixtures."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note that a test has failed, for its fixtures; print what a command that failed had on stderr."""
     report = yield
     if report.failed:
         item.stash[HAS_FAILED] = True
+        if call.excinfo is not None and isinstance(call.excinfo.value, subprocess.SubprocessError):
+            stderr = getattr(call.excinfo.value, "stderr", None) or "(not captured, or empty)"
+            text = stderr.decode(errors="replace") if isinstance(stderr, bytes) else stderr
+            report.sections.append(("stderr of the command", text))
     return report
 
 

@@ -400,4 +400,4 @@ def test_a_journal_of_a_newer_mesh_is_refused_with_the_next_step(
     failed = come().until(PrepareFailed)
     assert isinstance(failed, PrepareFailed)
     assert "has format 9" in failed.message
-    assert "pip install --upgrade mesh" in failed.hint
+    assert "pipx install --force ." in failed.hint

@@ -121,7 +121,8 @@ def begin(opener: Open, python: str) -> Start:
 
 def test_a_node_has_its_sockets_files_and_variables_and_nothing_of_them_stays(begin: Start) -> None:
     show = "key = open(os.environ['MESH_LINK_KEY']).read()\n"
-    show += "say(json.dumps([book, key, sorted(sockets), sys.argv, dict(os.environ)]))"
+    show += "masked = sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, [])))\n"
+    show += "say(json.dumps([book, key, sorted(sockets), sys.argv, masked, dict(os.environ)]))"
     program = begin([node(0, remote=True), node(1, sockets=2)], f"{show}\nup(ready=True)\n{WAIT}")
     run, directory = program.run, program.directory
     run.until(RankReady)
@@ -133,8 +134,9 @@ def test_a_node_has_its_sockets_files_and_variables_and_nothing_of_them_stays(be
     for rank, names in enumerate((["tcp", "unix"], ["tcp-1", "unix"])):
         while b"\n" not in run.printed(rank=rank):
             run.until(Output)
-        book, key, sockets, argv, environment = json.loads(run.printed(rank=rank).splitlines()[0])
+        book, key, sockets, argv, masked, environment = json.loads(run.printed(rank=rank).splitlines()[0])
         assert (key, sockets, argv) == ("secret key", names, ["-c"])
+        assert masked == [signal.SIGINT, signal.SIGTERM]  # until it has handlers
         assert book[f"echo/{rank}"]["unix"] == program.sockets[rank].unix
         assert environment["MESH_LABEL"] == f"echo/{rank}"
         assert (environment["MESH_ATTEMPT"], "secret" in str(environment)) == ("0", False)

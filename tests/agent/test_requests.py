@@ -150,7 +150,7 @@ def test_a_bad_first_message_ends_the_agent(frame: bytes, waits: bool, any_pytho
     assert b"Traceback" not in said
 
 
-@pytest.mark.parametrize(("protocol", "hint"), [(0, b"mesh stop RUN"), (2, b"pip install --upgrade mesh")])
+@pytest.mark.parametrize(("protocol", "hint"), [(0, b"mesh stop RUN"), (2, b"pipx install --force .")])
 def test_a_first_message_of_another_version_is_refused_with_both_versions(
     protocol: int, hint: bytes, any_python: str
 ) -> None:

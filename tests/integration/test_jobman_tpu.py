@@ -60,6 +60,7 @@ def desk(home: Home, tpus: Emulator, gcs: FakeGcs) -> Iterator[Desk]:
     (home.path / ".ssh").mkdir(mode=0o700, exist_ok=True)
     shutil.copy(tpus.identity, home.path / ".ssh/google_compute_engine")
     home.environ |= {**tpus.environ, "LOGNAME": "root", "USER": "root", "MESH_SERVE": "0"}
+    home.own_known_hosts()  # of `mesh ssh`
     for name in ("id_rsa", "id_rsa.pub"):
         (home.path / name).write_text(f"{name} of anna\n")
     # The path of the keys is one of this machine. The slice is one of two hosts, so that worker 0 is not all of them.

@@ -68,6 +68,13 @@ def test_the_reference_page_is_made_from_the_table() -> None:
     assert found == page(), "python -m mesh.cli.reference > docs/reference.md"
 
 
+def test_the_order_of_commands_does_not_depend_on_that_of_imports() -> None:
+    modules = sorted({one.body.__module__ for one in COMMANDS.values()}, reverse=True)
+    program = f"import {', '.join(modules)}\nfrom mesh.cli.program import COMMANDS\nprint(*COMMANDS, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == list(COMMANDS)
+
+
 @pytest.mark.parametrize("name", ["", *COMMANDS])
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_help_fits_the_terminal(name: str, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -580,3 +587,19 @@ def test_invoke_has_its_mocks_all_the_same(home: Home) -> None:
         "print(context.run('x').stdout, context.run.call_count, isinstance(context.run, Mock))"
     )
     assert last_line(home, show) == b"done 1 True"
+
+
+@pytest.mark.parametrize(
+    ("words", "flag", "hint"),
+    [
+        (["42", "-F"], "--fixed-strings", "mesh job logs -F --grep TEXT"),
+        (["42", "--module", "gcsfuse", "-f"], "--follow", "mesh job logs 42 --module gcsfuse"),
+        (["--module", "gcsfuse", "--since", "0s"], "--since", "mesh job logs last --module gcsfuse"),
+        (["--module", "gcsfuse", "-F"], "--fixed-strings", "mesh job logs last --module gcsfuse"),
+    ],
+)
+def test_options_of_job_logs_that_would_not_count_are_refused(words: list[str], flag: str, hint: str) -> None:
+    command = COMMANDS["job logs"]
+    with pytest.raises(UsageError, match=f"^{flag}: ") as raised:
+        command.body(parse_command(command, words))
+    assert raised.value.hint == hint

@@ -17,9 +17,9 @@ from mesh.core.errors import MeshError
 from mesh.core.events import Serving
 from mesh.core.run import RunSpec
 from mesh.engine.courier import FANOUT_BYTES, FORESEEN_BYTES, LISTING_TRIES, Courier, Luggage
-from mesh.remote.blob import opening
 from mesh.remote.session import Session
 from tests.conftest import Home
+from tests.firsts import first_request
 from tests.lab import eventually
 from tests.scripted import ScriptedChannel, silent
 from tests.specs import spec_of
@@ -65,7 +65,6 @@ class Host(ScriptedChannel):
     def __init__(self, node: int) -> None:
         super().__init__(node, silent, {}, None)
         self.orders: list[str] = []
-        super().send(opening())
 
     def _on_changes(self, header: Mapping[str, Any]) -> None:
         self.orders.append("lacks?" if header.get("last") else "changes")
@@ -95,6 +94,7 @@ class Road:
         self.courier.start()
         for node, host in enumerate(self.hosts):
             self.session = Session(node, node, host)
+            self.session.begin(first_request(run="r", node=node))
             self.session.round_trip = 0.001
             self.courier.begin(node, self.session, "", is_bare=is_bare)
 

@@ -21,11 +21,13 @@ from mesh.core.events import (
     Event,
     Exited,
     Finished,
+    HostNotice,
     Lost,
     Notice,
     Output,
     PrepareFailed,
     PrerunDecided,
+    Silent,
     Started,
     Stream,
     Synced,
@@ -341,6 +343,19 @@ def as_json(*events: Event) -> list[dict[str, object]]:
             sink.handle(event)
         sink.close()
     return [json.loads(line) for line in b"".join(told).splitlines()]
+
+
+def test_what_many_hosts_report_at_once_is_one_line() -> None:
+    silent = [Silent(time=1.0, node=node, seconds=15.0) for node in range(9)]
+    back = [Silent(time=2.0, node=node, seconds=0.0) for node in range(2)]
+    _, err = show(*silent, *back, Notice(time=3.0, text="later"), HostNotice(time=4.0, node=3, text="alone"))
+    named = ", ".join(f"tpu-{node}" for node in range(8))
+    assert err.decode().splitlines() == [
+        f"==> 9 hosts ({named}, ...): silent for 15 s",
+        "==> tpu-0, tpu-1: is back",
+        "==> later",
+        "==> tpu-3: alone",
+    ]
 
 
 def test_names_and_fields() -> None:
