@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-START = 20.0  # seconds that a host may take to start
+START = 60.0  # seconds that a host may take to start
 LOOK_INTERVAL_S, LONGEST_PAUSE_S = 0.02, 0.5  # between two looks of ``eventually``
 PAUSE_FACTOR = 3.0  # of the time that a look has taken
 PLAIN_USER_ID = 34567  # of whoever logs in but root; nobody here has it
