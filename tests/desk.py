@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mesh.jobs.place import STORE_FILE, STORE_VARIABLE
+from mesh.jobs.place import STORE_FILE, STORE_VARIABLE, StorePlace
 from mesh.jobs.reading import FINAL, Selection, json_rows
+from mesh.jobs.requests import serving_pid, steward_of
 from tests.conftest import Home
 from tests.lab import eventually
 
@@ -85,6 +86,13 @@ class Desk:
         self.mesh("job", "stop", "*")
         return self.mesh("job", "wait", "*", "--timeout", f"{within:g}", within=within + 30.0).err
 
+    def serving(self) -> int:
+        """Return the pid of the steward that answers, without a command; 0: none does."""
+        named = self.home.environ.get(STORE_VARIABLE, "")
+        url = "" if named.startswith("/") else named
+        place = StorePlace(directory=self.place if url or not named else Path(named), url=url)
+        return serving_pid(steward_of(self.home.environ, place))
+
     def steward(self) -> int:
         """Return the pid of the steward."""
         return int(json.loads(self.mesh("serve", "status", "--json").out)["pid"])
@@ -104,7 +112,8 @@ class Desk:
 
     def output(self, job: int) -> bytes:
         """Return the stdout of rank 0 of all attempts."""
-        runs = self.show(job)["runs"]
+        (row,) = self.rows(job)
+        runs = row["runs"]
         assert isinstance(runs, list)
         logs = [self.home.path / f".local/state/mesh/runs/{run}/logs/rank-0000.out" for run in runs]
         return b"".join(log.read_bytes() for log in logs if log.exists())
@@ -121,9 +130,10 @@ def desk_of(home: Home) -> Iterator[Desk]:
         finally:
             home.environ.pop("MESH_SERVE", None)
             if desk.place.exists():
-                desk.end_jobs(30.0)
-            desk.mesh("serve", "stop")
-            eventually(lambda: not desk.processes(), 5.0)  # the kernel ends the hands of a steward that has ended
+                desk.end_jobs(240.0)
+            if desk.serving() or desk.processes():
+                desk.mesh("serve", "stop")
+            eventually(lambda: not desk.processes(), 20.0)  # the kernel ends the hands of a steward that has ended
             left = desk.processes()
             for pid in left:
                 os.kill(pid, signal.SIGKILL)

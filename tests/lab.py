@@ -19,12 +19,12 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-START = 20.0  # seconds that a host may take to start
+START = 60.0  # seconds that a host may take to start
 LOOK_INTERVAL_S, LONGEST_PAUSE_S = 0.02, 0.5  # between two looks of ``eventually``
 PAUSE_FACTOR = 3.0  # of the time that a look has taken
 PLAIN_USER_ID = 34567  # of whoever logs in but root; nobody here has it
@@ -170,22 +170,25 @@ def peak_memory(pid: int | str = "self") -> float:
     return int(re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1000  # type: ignore[index]
 
 
-def processes_in(pids: str, network: str = "") -> Iterator[tuple[int, str]]:
-    """Yield (pid here, command) of each process in a PID namespace, and in a network namespace if one is given.
+def processes_in(namespaces: Collection[str]) -> dict[tuple[str, str], list[tuple[int, str]]]:
+    """Return (pid here, command) of each process in some PID namespaces, by its PID and its network namespace.
 
     Zombies, and processes that have given back their memory, are left out.
     """
+    found: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):  # pathlib would take most of the time of many tests
         with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{name}/ns/pid") != pids:
-                continue
-            if network and os.readlink(f"/proc/{name}/ns/net") != network:
+            pids = os.readlink(f"/proc/{name}/ns/pid")
+            if pids not in namespaces:
                 continue
             entry = Path("/proc", name)
             if all(state_of(thread) in "ZX" for thread in (entry / "task").iterdir()):
                 continue
             os.readlink(entry / "exe")  # there is none then
-            yield int(name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            network, command = os.readlink(entry / "ns/net"), (entry / "cmdline").read_bytes()
+            shown = command.replace(b"\0", b" ").decode(errors="replace")
+            found.setdefault((pids, network), []).append((int(name), shown))
+    return found
 
 
 def is_agent(command: str) -> bool:
@@ -220,10 +223,12 @@ class TestHost:
 
     def processes(self, *, with_sshd: bool = False) -> list[tuple[int, str]]:
         """What runs there beyond init and sshd."""
-        # A host that shares a PID namespace has a network of its own.
-        found = processes_in(*(os.readlink(f"/proc/{self.pid}/ns/{kind}") for kind in ("pid", "net")))
-        ours = [(pid, command) for pid, command in found if pid != self.pid and "sleep 2147483647" not in command]
-        return [(pid, command) for pid, command in ours if with_sshd or not re.match(r"(\S*/)?sshd", command)]
+        return self.lab.processes([self], with_sshd=with_sshd)[self.name]
+
+    @property
+    def namespaces(self) -> tuple[str, str]:
+        """The PID and the network namespace. A host that shares the first one has a network of its own."""
+        return os.readlink(f"/proc/{self.pid}/ns/pid"), os.readlink(f"/proc/{self.pid}/ns/net")
 
     def unmount(self, place: str) -> None:
         """Unmount as soon as nothing is open there: agents and sessions of sshd may be on their way out."""
@@ -341,17 +346,35 @@ class Lab:
         The directories of the agent's versions stay, as on hosts in use: each new one would be compiled there.
         """
         self.in_switch("ip", "-batch", "-", text="".join(f"link set p{host.index} up\n" for host in self.hosts))
+        self.end_all(*self.hosts)
         for host in self.hosts:
-            self.end_all(host)
             host.set_shell(LOGIN_SHELL)
             host.run("find", host.home, "/tmp", *LEFT.split(), check=False)
 
-    def end_all(self, host: TestHost) -> None:
-        """Kill everything on a host but init and the sshd that listens."""
-        for pid, _ in host.processes(with_sshd=True):
-            if not self._is_listener(host, pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+    def end_all(self, *hosts: TestHost) -> None:
+        """Kill everything on hosts but their inits and the sshds that listen."""
+        found = self.processes(hosts, with_sshd=True)
+        for host in hosts:
+            for pid, _ in found[host.name]:
+                if not self._is_listener(host, pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
+    def processes(self, hosts: Sequence[TestHost], *, with_sshd: bool = False) -> dict[str, list[tuple[int, str]]]:
+        """Return what runs on hosts beyond init and sshd, by their names, in one look at all processes."""
+        own = {host.name: host.namespaces for host in hosts}
+        found = processes_in({pids for pids, _ in own.values()})
+        inits = {host.pid for host in hosts}
+        return {
+            name: [
+                (pid, command)
+                for pid, command in found.get(namespaces, [])
+                if pid not in inits
+                and "sleep 2147483647" not in command
+                and (with_sshd or not re.match(r"(\S*/)?sshd", command))
+            ]
+            for name, namespaces in own.items()
+        }
 
     def _is_listener(self, host: TestHost, pid: int) -> bool:
         """By its parent, init: its title is another one while it reads its settings again."""
