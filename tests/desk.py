@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from mesh.jobs.place import STORE_FILE, STORE_VARIABLE
+from mesh.jobs.place import STORE_FILE, STORE_VARIABLE, StorePlace
 from mesh.jobs.reading import FINAL, Selection, json_rows
+from mesh.jobs.requests import serving_pid, steward_of
 from tests.conftest import Done, Home
 from tests.lab import eventually
 
@@ -89,6 +90,13 @@ class Desk:
         self.mesh("job", "stop", "*")
         return self.mesh("job", "wait", "*", "--timeout", f"{within:g}", within=within + 30.0).err
 
+    def serving(self) -> int:
+        """Return the pid of the steward that answers, without a command; 0: none does."""
+        named = self.home.environ.get(STORE_VARIABLE, "")
+        url = "" if named.startswith("/") else named
+        place = StorePlace(directory=self.place if url or not named else Path(named), url=url)
+        return serving_pid(steward_of(self.home.environ, place))
+
     def steward(self) -> int:
         """Return the pid of the steward."""
         return int(json.loads(self.mesh("serve", "status", "--json").out)["pid"])
@@ -114,7 +122,8 @@ class Desk:
 
     def output(self, job: int) -> bytes:
         """Return the stdout of rank 0 of all attempts."""
-        runs = self.show(job)["runs"]
+        (row,) = self.rows(job)
+        runs = row["runs"]
         assert isinstance(runs, list)
         logs = [self.home.path / f".local/state/mesh/runs/{run}/logs/rank-0000.out" for run in runs]
         return b"".join(log.read_bytes() for log in logs if log.exists())
@@ -132,7 +141,8 @@ def desk_of(home: Home) -> Iterator[Desk]:
             home.environ.pop("MESH_SERVE", None)
             if desk.place.exists():
                 desk.end_jobs(GENEROUS_S)
-            desk.mesh("serve", "stop")
+            if desk.serving() or desk.processes():
+                desk.mesh("serve", "stop")
             eventually(lambda: not desk.processes(), 30.0)  # the kernel ends the hands of a steward that has ended
             left = desk.processes()
             desk.kill(left)

@@ -23,7 +23,7 @@ from mesh.jobs.requests import About, AskAbout, StopSteward, serving_pid, stewar
 from mesh.jobs.sockets import socket_path
 
 SERVE_VARIABLE = "MESH_SERVE"  # "0": no command starts the steward
-START_TIMEOUT_S = 60.0  # of a process that lives: its end is seen at once
+START_TIMEOUT_S = 60.0  # for a steward to answer, on a machine with much to do
 START_AGAIN_S = 2.0  # between two starts, where another steward has the store and does not answer
 START_POLL_S = 0.02
 STOP_TIMEOUT_S = 30.0

@@ -8,10 +8,9 @@ from tests.ratchets import COUNTERS, ROOT, Module, counted, limits
 
 
 def test_no_count_grows() -> None:
-    """One test for all counters, because several processes of the tests would each read all modules."""
-    found, allowed, wrong = counted(), limits(), []
-    assert found.keys() == allowed.keys() == COUNTERS.keys()
-    for name, places in found.items():
+    """All counters in one test: each worker of the tests would parse all of mesh for its share of them."""
+    wrong, allowed = [], limits()
+    for name, places in counted().items():
         if len(places) > allowed[name]:
             wrong.append("\n  ".join([f"{len(places)} {name}, and {allowed[name]} are allowed:", *places]))
         elif len(places) < allowed[name]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import signal
 import stat
 import threading
 from collections.abc import Iterator
@@ -81,6 +82,9 @@ def test_an_attempt_follows_failures_of_these_statuses_alone(judged: Judged, att
     assert is_tried_again(judged, [76], attempt=attempt) is is_again
 
 
+CALL = "scancel --quiet --batch --signal=CONT"
+
+
 class Site:
     """A home directory with the files of a run's attempts, and programs that write down what Slurm is asked."""
 
@@ -103,14 +107,16 @@ class Site:
         leaving = threading.Thread(target=lambda: answers.append(Desk(str(self.home)).leave(NAME, "100", packed, 60.0)))
         leaving.start()
         self.holder = Attempts("100", str(self.home))
+        before = signal.signal(signal.SIGCONT, self.holder.call)
         while leaving.is_alive():
             self.holder.look(self.board, "")
         leaving.join()
+        signal.signal(signal.SIGCONT, before)
         return answers[0]
 
     def commands(self) -> list[str]:
         asked = self.asked.read_text().splitlines() if self.asked.exists() else []
-        return [line for line in asked if not line.startswith("squeue")]
+        return [line for line in asked if not line.startswith(("squeue", CALL))]
 
     def record(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.home / "slurm" / f"{NAME}.json").read_text())
@@ -125,6 +131,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         program.parent.mkdir(exist_ok=True)
         program.write_text(
             f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/asked\ncat >>{tmp_path}/scripts\necho {printed}\n'
+            'case "$*" in *CONT*) kill -CONT $PPID;; esac\n'
         )
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
@@ -250,6 +257,19 @@ def test_an_attempt_is_taken_on_by_one_job_alone(site: Site) -> None:
     assert Attempts("109", str(site.home), NAME, 1).enter(["n0"]) != ""
     assert site.commands() == SUBMITTED
     assert site.place.exists()
+
+
+def test_a_holder_looks_for_files_of_clients_seldom_unless_a_client_calls(site: Site) -> None:
+    mark = site.home / "slurm/100.attempts"
+    mark.parent.mkdir()
+    holder = Attempts("100", str(site.home))
+    holder.look(site.board, "")
+    mark.write_text(NAME)
+    holder.look(site.board, "")
+    assert mark.exists()
+    holder.call()
+    holder.look(site.board, "")
+    assert not mark.exists()
 
 
 def test_the_files_of_a_client_that_nobody_answers_are_withdrawn(site: Site) -> None:
