@@ -180,7 +180,7 @@ def test_output_is_captured_by_pytest(home: Home) -> None:
         "    assert capfd.readouterr().out == '[0] out ä\\n'\n"
     )
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
-    for options in ([], ["-s"], ["--capture=sys"]):
+    for options in ([], ["-s", "-k", "text"], ["--capture=sys", "-k", "text"]):
         done = subprocess.run([*argv, *options], cwd=home.project, env=home.environ, capture_output=True, check=False)
         assert done.returncode == 0, done.stdout.decode()
 

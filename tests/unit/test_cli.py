@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -26,7 +27,7 @@ from mesh.config.settings import Client, Options, patient, run_spec
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
 from mesh.core.run import command_words
-from tests.conftest import REPOSITORY, Home
+from tests.conftest import PATIENCE, REPOSITORY, Home
 
 
 def parse(*words: str) -> Given:
@@ -338,7 +339,7 @@ def test_an_interrupt_at_any_moment_has_no_traceback(home: Home) -> None:
         process = home.popen("setup", "local")
         time.sleep(pause)  # the moment is the test
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=PATIENCE)
         # Before main() is called Python has its own handler, and only these two files of ours have been begun.
         ours = set(re.findall(rb'File "[^"]*/mesh/([^"]*)", line \d+, in (\S+)', err))
         assert ours <= {(b"__main__.py", b"<module>"), (b"__init__.py", b"<module>")}, err
@@ -389,8 +390,9 @@ def test_version_and_help(home: Home) -> None:
     for words in ([], ["--help"], ["help"]):
         assert b"run         Run a command on every rank" in home.mesh(*words).out
     for words in (["run", "--help"], ["run", "--json", "-h"], ["help", "run"], ["run", "pod", "--help"]):
-        assert home.mesh(*words).out.startswith(b"usage: mesh run [options] CLUSTER COMMAND [ARG ...]\n")
-        assert (b"--grace" in home.mesh(*words).out) == ("-h" not in words)
+        shown = home.mesh(*words).out
+        assert shown.startswith(b"usage: mesh run [options] CLUSTER COMMAND [ARG ...]\n")
+        assert (b"--grace" in shown) == ("-h" not in words)
     for words in (["local"], ["--cluster", "local"], ["--cluster=local"]):
         assert home.mesh("run", *words, "sh", "-c", "echo $0", "--help").lines == ["[0] --help", "[1] --help"]
     assert home.mesh("run", "local:1", "-c", "echo $0", "--help").lines == ["[0] --help"]
@@ -436,10 +438,11 @@ def test_clusters_and_init(home: Home) -> None:
     again = home.mesh("init")
     assert again.status == 2
     assert "there is a" in again.err
-    process = home.popen("clusters")
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.wait(timeout=30) == 141
+    reading, writing = os.pipe()
+    os.close(reading)  # before the program begins
+    process = home.popen("clusters", stdout=writing)
+    os.close(writing)
+    assert process.wait(timeout=PATIENCE) == 141
     assert process.stderr is not None
     assert process.stderr.read() == b""
     process.stderr.close()
