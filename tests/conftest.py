@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import os
 import pty
 import re
@@ -21,8 +22,10 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
+from tests.full import IS_FULL, times
 from tests.lab import SSHD, Lab, PlainLab, eventually
 from tests.pythons import pythons
 
@@ -30,8 +33,15 @@ REPOSITORY = Path(__file__).parent.parent
 # Each module is compiled once: processes of tests would do so at every start, and each worker for all test files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# On a machine with much to do, inputs come slowly.
-settings.register_profile("mesh", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+# On a machine with much to do, inputs come slowly. They are the same in each run of the suite, so that no change is
+# refused for an input that an older fault fails at once in many runs. MESH_TEST_FULL=1 tries new ones.
+settings.register_profile(
+    "mesh",
+    suppress_health_check=[HealthCheck.too_slow],
+    deadline=None,
+    derandomize=not IS_FULL,
+    max_examples=times(50, full=100),
+)
 settings.load_profile("mesh")
 HAS_FAILED = pytest.StashKey[bool]()
 PATIENCE = 60.0  # seconds for one mesh command; a test that needs more hangs
@@ -48,12 +58,44 @@ def pytest_report_header() -> str:
     return f"agents run on Python {', '.join(pythons())}"
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Have no worker import modules for their doctests that have none, and look through them."""
+    collectors = yield
+    if file_path.suffix == ".py" and b">>>" not in file_path.read_bytes():
+        collectors = [one for one in collectors if not isinstance(one, DoctestModule)]
+    return collectors
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items[:] = dealt(items, getattr(config, "workerinput", {}).get("workercount", 1))
     for item in items:
         if item.get_closest_marker("root") and os.geteuid():
             item.add_marker(pytest.mark.skip(reason="needs root"))
         elif item.get_closest_marker("sshd") and SSHD is None:
             item.add_marker(pytest.mark.skip(reason="needs sshd"))
+
+
+def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Return tests in an order in which each worker begins with its share of the long ones, and ends with short ones.
+
+    Each worker is given as many as another, in this order, and takes over from others what they have not come to.
+    """
+    kinds: dict[str, list[pytest.Item]] = {"chaos": [], "integration": [], "agent": [], "": []}
+    for item in items:
+        kinds[item.path.parent.name if item.path.parent.name in kinds else ""].append(item)
+    return [
+        item
+        for worker in range(workers)
+        for kind in kinds.values()
+        for item in kind[len(kind) * worker // workers : len(kind) * (worker + 1) // workers]
+    ]
+
+
+def pytest_collection_finish() -> None:
+    """Have no search for garbage look at the tests themselves, which stay."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -63,10 +105,11 @@ def nothing_is_left() -> Iterator[None]:
     descriptors = set(os.listdir("/proc/self/fd"))
     yield
     # Threads and processes may be on their way out.
-    assert eventually(lambda: not own_children() - children, 20.0), f"left {own_children() - children}"
+    assert eventually(lambda: not own_children() - children, PATIENCE), f"left {own_children() - children}"
     left = [thread for thread in threading.enumerate() if thread not in threads]
-    assert eventually(lambda: not any(thread.is_alive() for thread in left), 20.0), f"left {left}"
-    assert eventually(lambda: not open_descriptors() - descriptors, 20.0), f"left {open_descriptors() - descriptors}"
+    assert eventually(lambda: not any(thread.is_alive() for thread in left), PATIENCE), f"left {left}"
+    found = open_descriptors() - descriptors
+    assert not found or eventually(lambda: not open_descriptors() - descriptors, PATIENCE), f"left {found}"
 
 
 def own_children() -> set[str]:
@@ -96,8 +139,8 @@ def lab(session_lab: Lab, nothing_is_left: None) -> Iterator[Lab]:
     """Four hosts made of namespaces, as new. A test that leaves a process on one of them fails."""
     yield session_lab
     try:
-        for host in session_lab.hosts:
-            assert eventually(lambda h=host: not h.processes(), 20.0), f"left on {host.name}: {host.processes()}"
+        left = lambda: {name: found for name, found in session_lab.processes(session_lab.hosts).items() if found}  # noqa: E731
+        assert eventually(lambda: not left(), PATIENCE), f"left: {left()}"
     finally:
         session_lab.reset()
 
@@ -320,11 +363,17 @@ def new_home(directory: Path) -> Home:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note that a test has failed, for its fixtures."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note that a test has failed, for its fixtures; print what a command that failed had on stderr."""
     report = yield
     if report.failed:
         item.stash[HAS_FAILED] = True
+        if call.excinfo is not None and isinstance(call.excinfo.value, subprocess.SubprocessError):
+            stderr = getattr(call.excinfo.value, "stderr", None) or "(not captured, or empty)"
+            text = stderr.decode(errors="replace") if isinstance(stderr, bytes) else stderr
+            report.sections.append(("stderr of the command", text))
     return report
 
 

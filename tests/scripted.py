@@ -52,7 +52,7 @@ class ScriptedChannel:
         self._out: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._script: Frames = iter(())
         self._running: list[int] = []  # ranks
-        self._changes = threading.Lock()  # no rank ends before all of them have started
+        self._changes = threading.Lock()  # a reader sees a start as a whole, and no rank ends before it has printed
         self._obeyed = self._ports = 0
         self._is_closed = False
         self.received = 0  # bytes
@@ -74,15 +74,16 @@ class ScriptedChannel:
     def ready(self) -> bytes:
         """Return the next bytes without waiting; b"" if there are none now."""
         while not self._is_closed:
-            try:
-                return self._out.get_nowait()
-            except queue.Empty:
-                pass
-            frames = b"".join(encode(*frame) for frame, _ in zip(self._script, range(64), strict=False))
-            if frames:
-                return frames
-            if not self._running or self._ends is not None:
-                break
+            with self._changes:
+                try:
+                    return self._out.get_nowait()
+                except queue.Empty:
+                    pass
+                frames = b"".join(encode(*frame) for frame, _ in zip(self._script, range(64), strict=False))
+                if frames:
+                    return frames
+                if not self._running or self._ends is not None:
+                    break
             self._end(0)
         return b""
 
@@ -115,9 +116,8 @@ class ScriptedChannel:
 
     def _on_start(self, header: Mapping[str, Any]) -> None:
         ranks = [rank["rank"] for rank in header["ranks"]]
-        # Before the first answer: it wakes who reads.
-        self._script = (frame for rank in ranks for frame in self._play(rank))
         with self._changes:
+            self._script = (frame for rank in ranks for frame in self._play(rank))
             self._running = list(ranks)
             for rank in ranks:
                 self._tell("started", rank=rank, pid=1000 + rank, time=time.time())

@@ -22,7 +22,7 @@ from mesh.program.runtime.here import Context, Here
 from mesh.program.runtime.links import Link, memory_links
 from mesh.program.threads import STOP_TIMEOUT_S, NodeThread
 
-LINK_NEWS_TIMEOUT_S = 1.0  # for the event that explains the end of a link
+LINK_NEWS_TIMEOUT_S = 10.0  # for the event that explains the end of a link
 START_TIMEOUT_S = 900.0  # for the process of a node to begin, so that it can be called
 
 

@@ -23,6 +23,7 @@ Frame = tuple[Message, bytes]
 class Sender:
     """Sends to one agent, from any thread, through one channel after the other. Nothing raises when a channel is gone.
 
+    The first bytes of a channel are a program that the host's interpreter runs, so nothing is sent ahead of them.
     Orders are numbered and kept until the agent has confirmed them; ``attach`` sends the others through a new channel.
     """
 
@@ -43,11 +44,11 @@ class Sender:
         self._sending = threading.Lock()  # held while much is sent
 
     def begin(self, data: bytes) -> None:
-        """Send the first request, unless the host was given up before."""
+        """Send the first request, and the orders that were given before it; nothing if the host was given up."""
         with self._lock:
             if not self.given_up:
                 self.has_begun = True
-                self._send_held(data)
+                self._write(b"".join([data, *(frame for _, frame in self._orders)]))
 
     def give_up(self, reason: str) -> bool:
         """Note that the client hangs up for good; return whether the agent has its first request."""
@@ -56,9 +57,9 @@ class Sender:
             return self.has_begun
 
     def send(self, data: bytes) -> None:
-        """Send something that may get lost with the channel."""
+        """Send something that may get lost with the channel; before the first request it does."""
         with self._lock:
-            if self.is_attached:
+            if self.is_attached and self.has_begun:
                 self._send_held(data)
 
     def send_at_once(self, data: bytes) -> None:
@@ -72,7 +73,7 @@ class Sender:
             self._number += 1
             frame = encode(message.numbered(self._number), data)
             self._orders.append((self._number, frame))
-            if self.is_attached:
+            if self.is_attached and self.has_begun:
                 self._send_held(frame)
 
     def owe_beat(self) -> None:

@@ -42,6 +42,7 @@ from mesh.core.typed import Typed
 from mesh.screen.descriptor import Descriptor, standard
 from mesh.screen.enter import EnterKey
 from mesh.screen.github import Groups, Literal, error, is_job
+from mesh.screen.hostlines import HostLines
 from mesh.screen.live import LiveLines
 from mesh.screen.modules import ModuleLines
 from mesh.screen.notices import Notices
@@ -139,6 +140,7 @@ class TerminalSink:
         self._unreachable: list[str] = []  # names of hosts where connecting has failed
         self._missing = {host.name: None for host in placement.hosts}  # an ordered set
         self._synced: list[Synced] = []
+        self._hosts = HostLines(self._say)
 
     def handle(self, event: Event) -> None:
         now = self._clock()
@@ -175,18 +177,18 @@ class TerminalSink:
             case Gone(node=node):
                 self._output.end(self._placement.ranks(node), now)
             case Silent(node=node, seconds=seconds):
-                text = f"silent for {seconds:.0f} s"
-                self._say(f"{self._name(node)}: {self._paint.warning(text) if seconds else 'is back'}")
+                text = self._paint.warning(f"silent for {seconds:.0f} s") if seconds else "is back"
+                self._hosts.add(self._name(node), text, now)
             case Behind() if not self._has_status_line and event.steps:
                 self._say(behind([event]))
             case Reconnecting(node=node, reason=reason):
-                self._say(f"{self._name(node)}: {reason}; connecting again")
+                self._hosts.add(self._name(node), f"{reason}; connecting again", now)
             case Reconnected(node=node):
-                self._say(f"{self._name(node)}: connected again, nothing was lost")
+                self._hosts.add(self._name(node), "connected again, nothing was lost", now)
             case LeftOut(rank=rank, stream=stream, bytes=size):
                 self._say(f"rank {rank}: {told_bytes(size)} of its {stream.value} left out: no room for them there")
             case HostNotice(node=node, text=text):
-                self._say(f"{self._name(node)}: {text}")
+                self._hosts.add(self._name(node), text, now)
             case PairRelayed(node=node, rank=rank, to=other, why=why):
                 calls = f"calls from {self._placement.role(rank)} to {other} go through this machine"
                 self._say(f"{self._name(node)}: {calls} (no direct connection: {why}); see `mesh check`")
@@ -261,13 +263,15 @@ class TerminalSink:
         self._in_turn(partial(self._notices.command, line))
 
     def _in_turn(self, tell: Callable[[], None]) -> None:
-        """Write a line of ours after all earlier output of the ranks, which may wait to be folded."""
+        """Write a line of ours after all earlier lines, which may wait for their like."""
+        self._hosts.flush()
         if self._output.is_waiting or self._later:
             self._later.append((self._clock() + HOLD_S, tell))
         else:
             tell()
 
     def _say_later_ones(self, now: float = float("inf")) -> None:
+        self._hosts.tick(now)
         while self._later and (self._later[0][0] <= now or not self._output.is_waiting):
             self._later.popleft()[1]()
 

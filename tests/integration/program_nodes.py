@@ -29,6 +29,8 @@ class Strange(Exception):
 class Server:
     """Serves, and can end in many ways."""
 
+    hung, changing = 0, threading.Lock()
+
     def where(self) -> tuple[str, str, int, int]:
         place = here()
         return place.label, place.host, place.attempt, os.getpid()
@@ -49,7 +51,13 @@ class Server:
         raise Strange(1, 2)
 
     def hang(self) -> None:
+        with self.changing:
+            self.hung = self.hanging() + 1
         threading.Event().wait()
+
+    def hanging(self) -> int:
+        """Return how many calls hang here."""
+        return self.hung
 
     def kill(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -174,7 +182,7 @@ class Twin:
     """Calls its twin, which calls back: with one call at a time, both wait."""
 
     def call(self, other: Handle[Twin], own: Handle[Twin]) -> object:
-        return other.options(timeout=1.0).answer(own)
+        return other.options(timeout=60.0).answer(own)
 
     def answer(self, own: Handle[Twin]) -> object:
         return own.options(timeout=0.5).name()

@@ -1,4 +1,4 @@
-"""mesh bisect: a planted file among 500, a planted host of four, and runs that do not end as they did."""
+"""mesh bisect: a planted file among many, a planted host of four, and runs that do not end as they did."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.conftest import Home
+from tests.full import times
 from tests.integration.test_attach import runs
 from tests.lab import Lab
 
@@ -18,9 +19,11 @@ def run_of(home: Home, *words: str, status: int) -> str:
     return max(path.name for path in runs(home).iterdir())
 
 
-def test_a_planted_file_among_500_is_found_and_the_directory_stays_as_it_is(home: Home) -> None:
+def test_a_planted_file_among_many_is_found_and_the_directory_stays_as_it_is(home: Home) -> None:
+    """With MESH_TEST_FULL=1 there are 500."""
+    count = times(60, 500)
     home.files(mesh__yaml="keep_tree: true\n")
-    files = [home.project / f"data-{number:03}.txt" for number in range(500)]
+    files = [home.project / f"data-{number:03}.txt" for number in range(count)]
     for file in files:
         file.write_text(file.name)
     script = "! grep -q broken data-*.txt || exit 3"
@@ -33,7 +36,7 @@ def test_a_planted_file_among_500_is_found_and_the_directory_stays_as_it_is(home
         file.write_text("of today")
     found = home.mesh("bisect", "good", "bad")
     assert (found.status, found.out) == (0, b"data-003.txt\n"), found.err
-    assert "250 of 500 changes" in found.err
+    assert f"{count // 2} of {count} changes" in found.err
     assert {file.read_text() for file in files} == {"of today"}
     records = [json.loads((path / "run.json").read_text()) for path in runs(home).iterdir()]
     trials = [about for about in records if about["run"] not in (good, bad)]

@@ -29,7 +29,10 @@ def wait_for(name, state):
         if (message.get("news"), message.get("state")) == (name, state): return message["attempt"]
         if "stop" in message: say("stopped:", message["stop"]); os._exit(9)
 def serve():
-    while True: say(down())
+    while True:
+        message = down()
+        say(message)
+        if "stop" in message: os._exit(9)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 exec(open(os.environ["MESH_PAYLOAD"]).read())
 """
@@ -188,9 +191,9 @@ def test_a_node_that_may_fail_ends_nothing_and_those_that_serve_end_with_the_las
 def test_a_node_that_is_never_ready_is_named(pod: Home, lab: Lab) -> None:
     first, second, *_ = names(lab)
     groups: Groups = [("fast", [first], "up(ready=True)\nserve()", {}), ("slow", [second], "serve()", {})]
-    status, _, err = program(pod, groups, ready_timeout=3.0)
+    status, _, err = program(pod, groups, ready_timeout=12.0)  # in which the other one is ready on any machine
     assert status == 125
-    assert "slow/0: not ready after 3 s" in err
+    assert "slow/0: not ready after 12 s" in err
     assert "fast/0: not ready" not in err
     assert eventually(lambda: nothing_is_there(lab))
 
@@ -212,8 +215,8 @@ serve()
 
 def test_a_killed_client_leaves_nothing(pod: Home, lab: Lab) -> None:
     first, second, *_ = names(lab)
-    groups: Groups = [("echo", [first, second], "up(ready=True)\nsay('up')\nserve()", {"counts": [2, 1]})]
-    process = popen(pod, groups, grace=1.0)  # the nodes ignore SIGTERM
+    groups: Groups = [("echo", [first, second], "up(ready=True)\nsay('up')\nwhile True: down()", {"counts": [2, 1]})]
+    process = popen(pod, groups, grace=1.0)  # the nodes ignore SIGTERM, and the stop
     wait_until_up(process, 3)
     process.kill()
     process.communicate()
@@ -255,7 +258,7 @@ def test_a_detached_program_ends_by_itself_on_all_hosts(pod: Home, lab: Lab, how
 def test_a_lost_host_ends_a_program(pod: Home, lab: Lab) -> None:
     first, second, *_ = names(lab)
     process = popen(
-        pod, [("a", [first, second], "up(ready=True)\nsay('up')\nwait_for('never', 'there')", {})], host_grace=5.0
+        pod, [("a", [first, second], "up(ready=True)\nsay('up')\nwait_for('never', 'there')", {})], host_grace=12.0
     )
     wait_until_up(process, 2)
     lab.hosts[1].cut()
@@ -265,3 +268,4 @@ def test_a_lost_host_ends_a_program(pod: Home, lab: Lab) -> None:
         lab.hosts[1].mend()
     assert process.returncode == 76, err
     assert b"stopped: failure" in out
+    assert eventually(lambda: nothing_is_there(lab), 120.0)  # its agent sends again after as long as it was cut off

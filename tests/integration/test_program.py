@@ -15,6 +15,7 @@ import numpy
 import pytest
 
 from mesh import api
+from mesh.agent.base.directories import private_directories
 from mesh.config.clusters import load_clusters
 from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError
@@ -43,7 +44,14 @@ def _nothing_is_left(tmp_path: Path) -> Iterator[None]:
     yield
     assert eventually(lambda: node_processes() <= before)
     assert eventually(lambda: set(threading.enumerate()) <= threads), set(threading.enumerate()) - threads
-    assert not list(Path(f"/tmp/mesh-{os.geteuid()}").glob("*.nodes/result-*"))
+    assert eventually(lambda: not results_left()), results_left()
+
+
+def results_left() -> list[Path]:
+    """The results of this test's nodes that no agent has taken. Other tests may have theirs beside them just now."""
+    runs = [path.name for path in Path(os.environ["HOME"], ".local/state/mesh/runs").glob("*")]
+    places = map(Path, private_directories())
+    return [path for place in places for run in runs for path in place.glob(f"{run}-*.nodes/result-*")]
 
 
 def node_processes() -> set[str]:
@@ -158,6 +166,31 @@ def test_a_failing_node_ends_the_program_and_is_named() -> None:
         result.raise_for_failure()
 
 
+SLOW = """
+import os
+import sys
+import time
+
+while not os.path.exists(GO):
+    time.sleep(0.05)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def test_a_node_whose_interpreter_starts_behind_the_stop_has_its_reason(tmp_path: Path) -> None:
+    """The signal that ends nodes waits until a node has a handler for it."""
+    go, slow = tmp_path / "go", tmp_path / "slow-python"
+    slow.write_text(f"#!{sys.executable}\nGO = {str(go)!r}\n{SLOW}")
+    slow.chmod(0o755)
+    program = new_program()
+    program.add(nodes.waits, on="a", python=str(slow))
+    program.add(nodes.raises, on="b")
+    with launch(program) as running:  # a failure ends the wait for the others
+        go.touch()
+        assert running.wait(PATIENCE).label == "raises"
+        assert running.result("waits") == "failure"
+
+
 def test_the_exit_status_of_a_node_is_that_of_the_program() -> None:
     program = new_program()
     program.add(nodes.exits, 7)
@@ -179,12 +212,15 @@ def test_stop_with_a_status_from_a_method() -> None:
 
 def test_a_node_is_started_again_and_handles_go_on() -> None:
     program = new_program()
-    server = program.add(nodes.Server, on="a", on_failure="restart", restarts=1)
-    caller = program.add(nodes.Caller, server, on="b")
+    server = program.add(nodes.Server, on="a", on_failure="restart", restarts=1, concurrency=2)
+    caller = program.add(nodes.Caller, server, on="b", concurrency=2)
     with launch(program) as running:
         assert caller.where_there()[2] == 1  # type: ignore[index]
+        hanging = caller.futures.hang_there()
+        assert eventually(lambda: server.hanging() == 1)
         with pytest.raises(NodeLost):
             server.kill()
+        assert isinstance(hanging.exception(PATIENCE), NodeLost)  # the caller knows as well, and its next call is new
         assert eventually(lambda: running.nodes[0].attempt == 2)
         assert server.where()[2] == 2  # type: ignore[index]
         assert caller.where_there()[2] == 2  # type: ignore[index]
@@ -206,7 +242,7 @@ def test_a_node_is_started_again_by_hand_and_its_stacks_and_logs_are_there() -> 
         server.echo(1)
         assert eventually(lambda: "hang" in str(running.stacks("server").groups))
         assert "waits" not in str(running.stacks(server).groups)
-        assert "in waits" in str(running.stacks().groups).replace("function='waits'", "in waits")
+        assert eventually(lambda: "function='waits'" in str(running.stacks().groups))  # it runs once it was ready
         running.restart(server)  # it has no restarts of its own
         assert isinstance(hanging.exception(PATIENCE), NodeLost)
         assert (running.nodes[0].attempt, server.where()[2], caller.where_there()[2]) == (2, 2, 2)
@@ -445,7 +481,7 @@ with program.launch("local") as running:
 
 def test_a_killed_client_leaves_no_node() -> None:
     words = [sys.executable, "-c", KILLED, str(REPOSITORY)]
-    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "MESH_LEASE": "2"}
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "MESH_LEASE": "30"}
     with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         assert any(line == "READY\n" for line in client.stdout)
@@ -655,6 +691,7 @@ def test_a_program_of_a_file_on_four_hosts(pod: Home) -> None:
 
 CONNECTED_SCRIPT = """
 import sys
+import time
 
 from mesh.program import Program, connect, here, wait_for_stop
 
@@ -688,7 +725,9 @@ if __name__ == "__main__":
     with program.launch() as running, connect(running.run) as connected:
         print("FOUND", connected.handle("server").where(), connected.result("returns", 60))
         running.restart("server/1")
-        print("AGAIN", servers[1].where(), "where" in running.logs() or "server/1" in running.logs(stderr=True))
+        print("AGAIN", servers[1].where())
+        while "server/1: started again" not in running.logs(stderr=True):  # it is written a moment later
+            time.sleep(0.05)
 """
 
 
@@ -709,7 +748,7 @@ def test_hosts_call_the_client_and_others_connect_to_them(pod: Home) -> None:
     assert done.returncode == 0, done.stderr
     expected = [(name, "client") for name in names]
     assert f"FOUND {expected} {names[1]}" in done.stdout
-    assert f"AGAIN {expected[1]} True" in done.stdout
+    assert f"AGAIN {expected[1]}\n" in done.stdout
 
 
 def pod_names(pod: Home) -> list[str]:

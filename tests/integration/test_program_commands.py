@@ -75,9 +75,13 @@ def test_every_command_has_the_labels_of_a_program(pod: Home, lab: Lab) -> None:
     def waiter() -> list[str]:
         return pod.mesh("logs", run, "--rank", "waiter", "--cluster", "pod").lines
 
-    assert eventually(lambda: waiter() == ["[waiter/0] waits 7"]), waiter()
-    servers = pod.mesh("logs", run, "--rank", "server/*", "--cluster", "pod").lines
-    assert servers == ["[server/0] serves 0", "[server/1] serves 1"]
+    assert eventually(lambda: waiter() == ["[waiter/0] waits 7"], PATIENCE), waiter()
+
+    def servers() -> list[str]:
+        return pod.mesh("logs", run, "--rank", "server/*", "--cluster", "pod").lines
+
+    # The one that the waiter has not called may be starting still.
+    assert eventually(lambda: servers() == ["[server/0] serves 0", "[server/1] serves 1"], PATIENCE), servers()
     assert "its labels are server, waiter" in pod.mesh("logs", run, "--rank", "critic", "--cluster", "pod").err
 
     def stacks() -> str:
@@ -92,7 +96,7 @@ def test_every_command_has_the_labels_of_a_program(pod: Home, lab: Lab) -> None:
     assert pod.mesh("signal", run, "USR1", "--rank", "critic").status == 2
     done = pod.mesh("signal", run, "USR1", "--rank", "waiter")
     assert (done.status, done.lines) == (0, ["signalled rank 2 (waiter/0)"]), done.err
-    assert eventually(lambda: waiter() == ["[waiter/0] got the signal", "[waiter/0] waits 7"]), waiter()
+    assert eventually(lambda: waiter() == ["[waiter/0] got the signal", "[waiter/0] waits 7"], PATIENCE), waiter()
 
     attached = pod.popen("attach", run, "--from", "start", "--json")
     assert attached.stdout is not None

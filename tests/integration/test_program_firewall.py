@@ -178,7 +178,7 @@ if __name__ == "__main__":
     actors = program.add(Actor, on=hosts, per_host=2)
     program.add(Learner, actors, program.add(Log, on="client"), on=last)
     with program.launch() as running:
-        result = running.wait(120)
+        result = running.wait(600)
         print("FOUND", running.result("learner"))
     sys.exit(result.exit_code)
 """
@@ -206,11 +206,12 @@ def secrets_of(hosts: list[TestHost]) -> set[bytes]:
     for host in hosts:
         for pid, command in host.processes():
             for path in Path(f"/proc/{pid}/fd").iterdir() if NODE in command else ():
-                name = os.readlink(path)
-                if name.startswith("/memfd:key.pem"):
-                    found.add(path.read_bytes().splitlines()[1][8:56])
-                elif name.startswith("/memfd:payload-"):
-                    found.add(path.read_bytes())
+                with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+                    name = os.readlink(path)
+                    if name.startswith("/memfd:key.pem"):
+                        found.add(path.read_bytes().splitlines()[1][8:56])
+                    elif name.startswith("/memfd:payload-"):
+                        found.add(path.read_bytes())
     return found
 
 
@@ -277,6 +278,7 @@ def test_hosts_without_a_route_to_the_client_run_a_program_and_keep_nothing_of_i
     assert f"FOUND ({20 * 15 + 6 * 190}, 1)" in out
     for host, ports, files in zip(lab.hosts, before, shared, strict=True):
         assert eventually(lambda h=host: not h.processes()), host.processes()
-        assert (listening(host), private_sockets(host)) == (ports, [])
+        # A process that has given back its memory still has its sockets for a moment.
+        assert eventually(lambda h=host, p=ports: (listening(h), private_sockets(h)) == (p, []))
         assert host.script("ls -A /dev/shm") == files
     assert eventually(lambda: nothing_is_there(lab))

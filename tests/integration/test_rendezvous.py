@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY, Home
+from tests.conftest import PATIENCE, REPOSITORY, Home
+from tests.full import times
 from tests.lab import Lab
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
@@ -34,32 +35,40 @@ def logs(home: Home) -> Path:
     return found
 
 
-WORLDS = {"four hosts": ["pod"], "this machine": ["--nproc", "2", "local"]}
+# With MESH_TEST_FULL=1 there are four hosts, and two processes on each of two.
+COUNT = times(2, 4)
+WORLDS = {
+    "hosts": ["--ranks", f"0-{COUNT - 1}", "pod"],
+    "this machine": ["--nproc", "2", f"local:{COUNT // 2}"],
+}
 
 
 @pytest.mark.parametrize("words", WORLDS.values(), ids=WORLDS)
 def test_a_jax_program_sums_over_all_processes(pod: Home, words: list[str]) -> None:
     pytest.importorskip("jax", reason="JAX is not installed here")
     pod.files(jax_sum__py=(REPOSITORY / "examples/jax_sum.py").read_text())
-    done = pod.mesh("run", *words, f"{sys.prefix}/bin/python", "jax_sum.py")
+    done = pod.mesh("run", *words, f"{sys.prefix}/bin/python", "jax_sum.py", within=5 * PATIENCE)
     assert done.status == 0, done.err
     own = [line for line in done.lines if "[Gloo]" not in line]
-    assert own == [f"[{n}] rank {n}: 4 processes, sum 6" for n in range(4)]
+    assert own == [f"[{n}] rank {n}: {COUNT} processes, sum {sum(range(COUNT))}" for n in range(COUNT)]
 
 
-TORCH_WORLDS = {"two hosts": (["--ranks", "0-1", "--nproc", "2", "pod"], 4), "this machine": (["local"], 2)}
+TORCH_WORLDS = {
+    "two hosts": ["--ranks", "0-1", "--nproc", f"{COUNT // 2}", "pod"],
+    "this machine": ["--nproc", "2", f"local:{COUNT // 2}"],
+}
 
 
-@pytest.mark.parametrize(("words", "count"), TORCH_WORLDS.values(), ids=TORCH_WORLDS)
-def test_a_torch_program_sums_over_all_processes_of_torchrun(pod: Home, words: list[str], count: int) -> None:
+@pytest.mark.parametrize("words", TORCH_WORLDS.values(), ids=TORCH_WORLDS)
+def test_a_torch_program_sums_over_all_processes_of_torchrun(pod: Home, words: list[str]) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed here")
     pod.files(
         torch_sum__py=(REPOSITORY / "examples/torch_sum.py").read_text(),
         mesh__yaml=f"prerun: ['export PATH={sys.prefix}/bin:$PATH']\n",
     )
-    done = pod.mesh("run", "--launcher", "torchrun", *words, "torch_sum.py")
+    done = pod.mesh("run", "--launcher", "torchrun", *words, "torch_sum.py", within=5 * PATIENCE)
     assert done.status == 0, done.err
-    expected = [f"rank {n}: {count} processes, sum {count * (count - 1) // 2}" for n in range(count)]
+    expected = [f"rank {n}: {COUNT} processes, sum {sum(range(COUNT))}" for n in range(COUNT)]
     assert sorted(line[4:] for line in done.lines) == expected
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from mesh.core.ranks import choose_ranks
 from tests.conftest import PATIENCE, Home
+from tests.full import times
 from tests.integration.test_attach import runs
 from tests.integration.test_run_directory import problems
 from tests.lab import Lab, eventually
@@ -72,35 +73,40 @@ def test_cells_of_a_pipe_run_on_all_ranks_to_the_first_that_fails(home: Home) ->
     assert about["cause"] in ("program", "completed")
 
 
-def test_a_script_that_ends_well_and_a_thousand_cells_leave_no_descriptor_and_no_thread(home: Home) -> None:
+def test_a_script_that_ends_well_and_many_cells_leave_no_descriptor_and_no_thread(home: Home) -> None:
+    """Each cell would leave one. With MESH_TEST_FULL=1 there are a thousand."""
+    count_of_cells = times(200, 1000)
     # Logs are opened once there is output, so that some are there only at the end.
     count = "len(os.listdir('/proc/self/fd')) + threading.active_count()"
     cells = (
         f"import os, threading\n%local import os, threading\nx = 0\nfirst = {count}\n%local first = {count}\n"
-        + "x += 1\n" * 1000
+        + "x += 1\n" * count_of_cells
         + f"{count} <= first + 20\n%local print('here', {count} <= first + 20)\nx\n"
     )
     done = home.mesh("repl", "local:2", stdin=cells.encode(), within=5 * PATIENCE)
     assert done.status == 0, done.err
     assert done.out.count(b"here True\n") == 1
-    assert shown(done.out.replace(b"here True\n", b"")) == {"True": {0, 1}, "1000": {0, 1}}
+    assert shown(done.out.replace(b"here True\n", b"")) == {"True": {0, 1}, str(count_of_cells): {0, 1}}
 
 
-def test_eight_ranks_sum_with_jax_and_one_that_fails_in_a_cell_is_named(home: Home) -> None:
+def test_ranks_sum_with_jax_and_one_that_fails_in_a_cell_is_named(home: Home) -> None:
+    """With MESH_TEST_FULL=1 there are eight."""
+    nproc = times(2, 4)
+    last = 2 * nproc - 1
     pytest.importorskip("jax", reason="JAX is not installed here")
     cells = (
         "import jax, meshrun\nmeshrun.initialize_jax()\nfrom jax.experimental import multihost_utils\n"
         "rank = jax.process_index()\n"
         "int(multihost_utils.process_allgather(jax.numpy.array([rank])).sum()), jax.process_count()\n"
-        "1 // (rank - 7)\n'never'\n"
+        f"1 // (rank - {last})\n'never'\n"
     )
-    words = ("repl", "--python", sys.executable, "--env", "JAX_PLATFORMS=cpu", "--nproc", "4", "local:2")
+    words = ("repl", "--python", sys.executable, "--env", "JAX_PLATFORMS=cpu", "--nproc", f"{nproc}", "local:2")
     done = home.mesh(*words, stdin=cells.encode(), within=5 * PATIENCE)
     assert done.status == 1, done.err
     found = shown(b"\n".join(line for line in done.out.splitlines() if b"[Gloo]" not in line))
-    assert found.pop("(28, 8)") == set(range(8)), done.err
+    assert found.pop(str((sum(range(last + 1)), last + 1))) == set(range(last + 1)), done.err
     assert "'never'" not in found
-    assert "[7] ZeroDivisionError" in done.err
+    assert f"[{last}] ZeroDivisionError" in done.err
 
 
 def test_sync_brings_changed_files_and_loads_changed_modules_again(home: Home) -> None:

@@ -119,7 +119,7 @@ GREETINGS = {
     "newer": (
         b'"protocol":1\n"protocol":2',
         "agent: speaks protocol 2, this mesh speaks 1",
-        "pip install --upgrade mesh",
+        "pipx install --force .",
     ),
 }
 FOLLOWINGS = {
@@ -127,7 +127,7 @@ FOLLOWINGS = {
     "newer": (
         b'"protocol":1\n"protocol":2',
         "journal reader: speaks protocol 2, this mesh speaks 1",
-        "pip install --upgrade mesh",
+        "pipx install --force .",
     ),
 }
 

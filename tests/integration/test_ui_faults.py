@@ -15,12 +15,14 @@ from mesh.rundir.writer import StoreSink
 from tests.browser import CHROMIUM, Tab
 from tests.conftest import Home
 from tests.desk import Desk
+from tests.full import times
+from tests.ports import free_port
 from tests.recorded import RANKS, abandon, make_run, runs_of, steps, written
 from tests.uiserver import serving
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 RUN, WIDE, OTHER = "20261121-101500-3f9c2a", "20261121-101600-aaaaaa", "20261121-101700-bbbbbb"
-MANY_RUNS, MANY_RANKS = 5000, 1000
+MANY_RUNS, MANY_RANKS = times(1000, 5000), times(400, 1000)
 TASKS = """\
 accelerators:
   local:
@@ -48,7 +50,7 @@ def multiply(runs: Path, count: int) -> None:
         (directory / "run.json").write_text(json.dumps(named))
 
 
-def test_a_thousand_ranks_and_five_thousand_runs(home: Home, tab: Tab) -> None:
+def test_very_many_ranks_and_runs(home: Home, tab: Tab) -> None:
     runs = runs_of(home)
     make_run(runs, steps(3), failed=2)
     make_run(runs, steps(3), run=WIDE)
@@ -110,7 +112,8 @@ def test_runs_that_are_damaged_or_vanish(home: Home, tab: Tab) -> None:
 
 def test_a_server_that_ended_while_a_page_was_open(home: Home, tab: Tab) -> None:
     sink = make_run(runs_of(home), steps(3), is_over=False)
-    with serving(home) as served:
+    port = str(free_port())
+    with serving(home, "--port", port) as served:
         tab.call("Network.setBlockedURLs", urls=["*/static/runs.js"])
         tab.open(served.address)
         tab.wait_text("#page", "the page cannot be loaded")
@@ -120,7 +123,6 @@ def test_a_server_that_ended_while_a_page_was_open(home: Home, tab: Tab) -> None
         tab.open(f"{served.base}run/{RUN}")
         tab.wait("document.querySelectorAll('.cell').length == 4")
         _hidden(tab, sink)
-        port = str(served.port)
     tab.wait_text("#link", "connecting again")
     with serving(home, "--port", port) as again:
         tab.wait_text("#words", "open the address that `mesh ui` has printed")

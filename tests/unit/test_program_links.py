@@ -24,6 +24,7 @@ from mesh.program.runtime.here import Context, Here
 from mesh.program.runtime.links import Link, SocketLink, memory_links
 from mesh.program.runtime.serving import Server
 from tests.conftest import PATIENCE
+from tests.lab import eventually
 
 GREETING: dict[str, object] = {"program": "p", "to": "server", "from": ""}
 
@@ -42,6 +43,39 @@ def test_a_node_that_is_lost_while_its_link_is_made_fails_the_call(is_closed: bo
     future = caller.to("server").call(("method", (), {}), CallOptions())
     error = future.exception(PATIENCE)
     assert isinstance(error, NodeLost | NotLaunched)
+    caller.close()
+
+
+def test_a_call_after_the_news_of_a_restart_takes_a_new_link_and_calls_before_have_the_reason() -> None:
+    """The end of the old link may be read long after the new process is ready."""
+    ends: list[Link] = []
+
+    def connect(label: str) -> Link:
+        one, other = memory_links()
+        ends.append(other)
+        return one
+
+    caller = Caller(("p", ""), connect, {"server": "h"}, is_trusting=False, news_timeout=PATIENCE)
+    before = caller.to("server").call(("method", (), {}), CallOptions())
+    caller.note_restart("server", "ended by SIGKILL; it is started again")
+    caller.find("server")
+    after = caller.to("server").call(("method", (), {}), CallOptions())
+    assert len(ends) == 2
+    assert not before.done()
+    ends[0].close()
+    assert "ended by SIGKILL" in str(before.exception(PATIENCE))
+    assert not after.done()
+    caller.close()
+
+
+def test_the_stop_of_the_program_ends_the_wait_for_reasons() -> None:
+    one, other = memory_links()
+    caller = Caller(("p", "client"), lambda label: one, {"server": "h"}, is_trusting=True, news_timeout=3600.0)
+    context = Context(Here("p", "client", 0, 1, "h"), caller, lambda code, why: None)
+    pending = caller.to("server").call(("method", (), {}), CallOptions())
+    other.close()
+    context.set_stopped("stop")
+    assert isinstance(pending.exception(PATIENCE), NodeLost)
     caller.close()
 
 
@@ -169,6 +203,24 @@ def test_every_stop_fits_into_a_message_and_has_a_status() -> None:
     message = control.stop_message(True, "\U0001f600" * 100_000)
     assert type(message["stop"]) is int
     assert len(json.dumps(message)) < control.MESSAGE_BYTES
+
+
+def test_messages_that_were_sent_before_a_signal_are_taken_before_it_counts() -> None:
+    """The thread that reads them may stand still; here it has not begun."""
+    agent, node = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    taken: list[dict[str, object]] = []
+    own = control.Control(node.detach(), taken.append, lambda: None)
+    messages: list[dict[str, object]] = [{"news": "a/0", "state": "ready"}, {"stop": "preemption"}]
+    for message in messages:
+        agent.send(json.dumps(message).encode())
+    own.catch_up(0.0)
+    assert taken == messages
+    own.start()
+    agent.send(b'{"stop": "signal"}')
+    assert eventually(lambda: len(taken) == 3)
+    agent.close()
+    own._thread.join(PATIENCE)
+    own.leave()
 
 
 @pytest.mark.parametrize("reason", ["stop", "preemption"])

@@ -18,6 +18,7 @@ from mesh.core.interfaces import Farewell
 from mesh.protocol.frames import Decoder, encode
 from mesh.protocol.messages import PROTOCOL_VERSION
 from mesh.protocol.requests import RankStart
+from mesh.remote.blob import opening
 from mesh.remote.callbacks import Callbacks
 from mesh.remote.sender import PIECE_BYTES
 from mesh.remote.session import Session
@@ -104,6 +105,19 @@ def test_an_agent_without_a_first_request_gets_no_goodbye() -> None:
     talk.leave()
     talk.begin(BEGIN)
     assert channel.sent == []
+
+
+def test_nothing_is_sent_ahead_of_the_program_that_the_interpreter_runs() -> None:
+    """A watchdog beats to every host, also to one whose first request is still being made; Ctrl-C may come then too."""
+    channel = Recorder()
+    talk = session(channel)
+    talk.beat()
+    talk.finish(15, 5.0)
+    assert channel.sent == []
+    talk.begin(BEGIN)
+    (first,) = channel.sent
+    assert first.startswith(opening())
+    assert [header["type"] for header, _ in Decoder().feed(first[len(opening()) :])] == ["begin", "finish"]
 
 
 def test_a_beat_was_not_under_way_while_its_answer_was_held_back() -> None:

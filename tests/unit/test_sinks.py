@@ -21,11 +21,13 @@ from mesh.core.events import (
     Event,
     Exited,
     Finished,
+    HostNotice,
     Lost,
     Notice,
     Output,
     PrepareFailed,
     PrerunDecided,
+    Silent,
     Started,
     Stream,
     Synced,
@@ -152,7 +154,8 @@ def test_a_long_line_has_one_label_and_is_not_torn() -> None:
     piece = b"x" * 60_000
     events = [output(rank, piece) for _ in range(30) for rank in (0, 1)]
     read_end, write_end = os.pipe()
-    if not os.fork():
+    pid = os.fork()
+    if not pid:
         os.close(read_end)
         sink = TerminalSink(PLACEMENT, Style(mode="all"), Streams(stdout_fd=write_end, environ={}))
         for event in [*events, output(1, b"\n"), output(0, b"end\n")]:
@@ -161,7 +164,7 @@ def test_a_long_line_has_one_label_and_is_not_torn() -> None:
     os.close(write_end)
     with open(read_end, "rb") as file:
         assert file.read().split(b"\n") == [b"[01] " + piece * 30, b"[00] " + piece * 30 + b"end", b""]
-    assert os.wait()[1] == 0
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_rank_0_alone_as_it_is() -> None:
@@ -209,7 +212,8 @@ def test_what_mesh_says_of_a_rank_comes_after_what_the_rank_has_said() -> None:
 def test_a_long_line_in_its_place() -> None:
     piece = b"x" * 60_000
     read_end, write_end = os.pipe()
-    if not os.fork():
+    pid = os.fork()
+    if not pid:
         os.close(read_end)
         sink = TerminalSink(PLACEMENT, Style(mode="fold"), Streams(stdout_fd=write_end, environ={}))
         for event in [output(0, b"a\n"), *(output(0, piece) for _ in range(30)), output(0, b"end\nb\n"), exited(0)]:
@@ -219,7 +223,7 @@ def test_a_long_line_in_its_place() -> None:
     os.close(write_end)
     with open(read_end, "rb") as file:
         assert file.read().split(b"\n") == [b"[0] a", b"[0] " + piece * 30 + b"end", b"[0] b", b""]
-    assert os.wait()[1] == 0
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_nothing_of_the_ranks() -> None:
@@ -343,6 +347,19 @@ def as_json(*events: Event) -> list[dict[str, object]]:
     return [json.loads(line) for line in b"".join(told).splitlines()]
 
 
+def test_what_many_hosts_report_at_once_is_one_line() -> None:
+    silent = [Silent(time=1.0, node=node, seconds=15.0) for node in range(9)]
+    back = [Silent(time=2.0, node=node, seconds=0.0) for node in range(2)]
+    _, err = show(*silent, *back, Notice(time=3.0, text="later"), HostNotice(time=4.0, node=3, text="alone"))
+    named = ", ".join(f"tpu-{node}" for node in range(8))
+    assert err.decode().splitlines() == [
+        f"==> 9 hosts ({named}, ...): silent for 15 s",
+        "==> tpu-0, tpu-1: is back",
+        "==> later",
+        "==> tpu-3: alone",
+    ]
+
+
 def test_names_and_fields() -> None:
     assert as_json(
         Synced(time=1.5, node=1, files=2, bytes=3, seconds=0.5),
@@ -368,7 +385,8 @@ def test_a_long_line_is_one_object() -> None:
     text = 'é"\\\x01' * 100_000
     data = text.encode()
     read_end, write_end = os.pipe()
-    if not os.fork():
+    pid = os.fork()
+    if not pid:
         os.close(read_end)
         sink = JsonSink(placement=PLACEMENT, stdout_fd=write_end)
         for at in range(0, len(data), 65521):  # cuts characters
@@ -379,7 +397,7 @@ def test_a_long_line_is_one_object() -> None:
     os.close(write_end)
     with open(read_end, "rb") as file:
         first, second = (json.loads(line) for line in file)
-    assert os.wait()[1] == 0
+    assert os.waitpid(pid, 0)[1] == 0
     assert first["text"] == text + "\ufffd" * 3_000_000
     assert second["text"] == "next"
 

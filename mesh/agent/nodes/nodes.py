@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     Start = tuple[Sequence[str], Setting, bool]
 
 FIRST_DESCRIPTOR = 3  # of those that a node inherits beside its three standard ones
+NODE_SIGNALS = (2, 15)  # SIGINT, SIGTERM: a node unblocks them once it has handlers, so that none ends its start
 RESTART_DELAY_S, RESTART_DELAY_MAX_S = 1.0, 30.0  # doubled after each failure of the same node
 # Why a run ends, as its nodes read it, by the cause of the order.
 REASONS = {
@@ -329,6 +330,7 @@ class Nodes:
         environment = dict(setting.environment)
         environment.update({name.encode(): os.fsencode(value) for name, value in variables.items()})
         own_setting = Setting(environment, setting.directory, setting.umask, setting.limits, setting.cgroup)
+        own_setting.blocked = NODE_SIGNALS
         try:
             rank = start_rank(node.about.rank, argv, own_setting, wants_stdin, keep)
         finally:

@@ -55,6 +55,7 @@ class Setting:
         self.limits = limits or {}  # resource.RLIMIT_* to (soft, hard); {}: ours
         self.cgroup = cgroup  # the directory of its control group; "": ours
         self.terminal: Sequence[int] = ()  # columns and rows of its terminal, whose descriptor is its stdin; (): none
+        self.blocked: Sequence[int] = ()  # signals that wait until the process unblocks them
 
 
 def spawn(
@@ -77,7 +78,7 @@ def spawn(
         return pid
 
     def work() -> None:
-        begin_anew(agent, changed)
+        begin_anew(agent, changed, setting.blocked)
         become(argv, setting, {0: stdin, 1: stdout, 2: stderr, **(keep or {})})
 
     in_child(argv, work)
@@ -106,12 +107,12 @@ def changed_signals() -> list[int]:
     return [number for number in range(1, signal.NSIG) if signal.getsignal(number) not in (signal.SIG_DFL, None)]
 
 
-def begin_anew(agent: int, changed: Sequence[int]) -> None:
-    """Begin a session and restore the signals, in a child of the agent."""
+def begin_anew(agent: int, changed: Sequence[int], blocked: Sequence[int] = ()) -> None:
+    """Begin a session and restore the signals, in a child of the agent. blocked: those that wait"""
     os.setsid()
     for number in changed:
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     die_with(agent)
 
 

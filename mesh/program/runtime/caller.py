@@ -65,13 +65,13 @@ class Caller:
         if os.getpid() != self._pid:
             raise self.forked()
         found = self._connections.get(label)
-        if found is not None and not found.is_lost:
+        if found is not None and not (found.is_lost or found.is_retired):
             return found
         with self._lock:
             opening = self._opening.setdefault(label, threading.Lock())
         with opening:
             found = self._connections.get(label)
-            if found is None or found.is_lost:
+            if found is None or found.is_lost or found.is_retired:
                 found = self._connections[label] = self._open(label)
                 reason = "the program has ended" if self._is_closed else self._lost.get(label)
                 if reason:  # that was news while the link was made
@@ -103,7 +103,8 @@ class Caller:
         """Wait a moment for the news that explains the end of a link, and return it."""
         with self._news:
             self._news.wait_for(
-                lambda: label in self._lost or label in self._restarts or self._is_closed, self._patience
+                lambda: label in self._lost or label in self._restarts or self._is_closed or not self._patience,
+                self._patience,
             )
             return self._lost.get(label) or self._restarts.pop(label, "")
 
@@ -126,6 +127,12 @@ class Caller:
             raise ConnectionError("it has no connection to this host")
         return link
 
+    def hasten(self) -> None:
+        """Wait for no explanation of ends of links any more, because the program ends."""
+        with self._news:
+            self._patience = 0.0
+            self._news.notify_all()
+
     def has_lost(self, label: str) -> bool:
         """Return True for a node that takes no calls any more."""
         return label in self._lost or self._is_closed
@@ -139,6 +146,9 @@ class Caller:
         with self._news:
             self._restarts[label] = reason
             self._news.notify_all()
+        found = self._connections.get(label)
+        if found is not None:
+            found.retire(reason)
         self.on_restart(label, reason)
 
     def settle(self, label: str, timeout: float) -> None:

@@ -75,7 +75,8 @@ class Connection:
         self._outgoing = Outgoing()
         self._flights: Dict[int, _Flight] = {}
         self._loss: "BaseException | None" = None
-        self._reason = ""
+        self._reason = self._parting = ""
+        self.is_retired = False  # the process there has ended: new calls take another link
         body, _ = plain.dumps(greeting)
         try:
             link.send(Frame(frames.HELLO, body=body))
@@ -208,7 +209,7 @@ class Connection:
             while True:
                 self._take(self._link.receive())
         except EOFError:
-            self.lose(self._reason or self._explain())
+            self.lose(self._reason or self._parting or self._explain())
         except LinkRefused as error:
             self.lose(f"the link was refused: {error}")
         except Exception as error:  # a host may send anything
@@ -278,6 +279,13 @@ class Connection:
         """End the link from here. reason: for the errors of calls in flight"""
         self._reason = reason
         self.lose(reason)
+
+    def retire(self, reason: str) -> None:
+        """Have new calls take another link, because the process there has ended. Answers on their way are still read.
+
+        reason: for the errors of calls in flight
+        """
+        self._parting, self.is_retired = reason, True
 
     def leave(self, error: BaseException) -> None:
         """Leave the link to the parent, in a process that was just forked. error: of calls in flight, here alone"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import threading
 from typing import Callable, Dict
@@ -25,6 +26,7 @@ class Control:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
         self._take, self._on_end = take, on_end
+        self._taking = threading.Lock()  # messages are taken in order
         self._thread = threading.Thread(target=self._read, name="mesh-control", daemon=True)
 
     def start(self) -> None:
@@ -42,15 +44,35 @@ class Control:
         except OSError:
             pass
 
+    def catch_up(self, timeout: float) -> None:
+        """Act on all messages that have come. timeout: seconds for a message that is being acted on"""
+        if self._taking.acquire(timeout=timeout):
+            try:
+                self._take_waiting()
+            finally:
+                self._taking.release()
+
     def _read(self) -> None:
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        is_open = True
+        while is_open:
+            waiting.poll()
+            with self._taking:
+                is_open = self._take_waiting()
+        self._on_end()
+
+    def _take_waiting(self) -> bool:
+        """Act on the messages that wait; return False once the agent is gone."""
         while True:
             try:
-                packet = self._socket.recv(MESSAGE_BYTES)
+                packet = self._socket.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return True
             except OSError:
                 packet = b""
             if not packet:
-                self._on_end()
-                return
+                return False
             try:
                 message = json.loads(packet)
             except ValueError:

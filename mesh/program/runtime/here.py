@@ -60,6 +60,7 @@ class Context:
             self.stopped.set()
             callbacks, self._callbacks = self._callbacks, []
         self.exchange.wake()
+        self.caller.hasten()
         for call in callbacks:
             threading.Thread(target=call, name="mesh-on-stop", daemon=True).start()
 

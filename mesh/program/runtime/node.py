@@ -25,11 +25,11 @@ from mesh.program.runtime.program_file import enter, load_main
 from mesh.program.runtime.retrying import wait_for_others
 from mesh.program.runtime.serving import Server
 
-LINK_NEWS_TIMEOUT_S = 0.5  # for the news that explains the end of a link
+LINK_NEWS_TIMEOUT_S = 5.0  # for the news that explains the end of a link, while the program runs
 SIGNALS = (signal.SIGTERM, signal.SIGINT)  # that end a node
 REASON_TIMEOUT_S = 0.5  # for the reason of a signal to be read
 NEWS_TIMEOUT_S = 1.0  # for the end of the program to arrive after the loss of a node
-ANSWERS_TIMEOUT_S = 0.2  # for the answers of running calls at the end
+ANSWERS_TIMEOUT_S = 1.0  # for the answers of running calls at the end
 LOSSES = (ConnectionError, EOFError)
 GONE = {"ended": ENDED, "failed": "it has failed", "lost": "its host is lost"}
 LOST = "its host is lost: {}"
@@ -79,6 +79,7 @@ class Process:
         threading.Thread(target=self._note_signal, name="mesh-signal", daemon=True).start()
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the agent has blocked them for the start
         self._control.start()
         self._listener.start()
         try:
@@ -203,6 +204,7 @@ class Process:
     def _note_signal(self) -> None:
         """Note the first signal. What it has interrupted may hold a lock of the context, or of Python's threads."""
         self._signals.get()
+        self._control.catch_up(REASON_TIMEOUT_S)  # the agent sends the reason before the signal
         self._context.set_signalled(REASON_TIMEOUT_S)
 
 
