@@ -8,6 +8,7 @@ machine's files, and differ in HOME.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import getpass
 import os
 import re
@@ -30,6 +31,7 @@ PLAIN_USER_ID = 34567  # of whoever logs in but root; nobody here has it
 UNSHARE = ["unshare", "-n", "-m", "-p", "-u", "-i", "-f", "--kill-child", "--mount-proc", "sh"]
 # What begins empty on a host, so that a file found there was really sent.
 EMPTY = "/root /home /tmp /var/tmp /run /dev/shm /mnt /srv"
+KUBERNETES_NETWORK = 83  # 10.83 is that of tests/kubecluster
 
 # PID 1 of a host. $1: its directory here, $2: its name, $3: what begins empty, $4: a file with paths to show
 # read-only, one a line, $5: a home directory to share, or nothing, $6: who logs in, $7: the user ID if not root.
@@ -268,7 +270,23 @@ class TestHost:
     def old_host_key(self) -> None:
         """As it was made by the lab."""
         self.path("/etc/ssh/host_key").write_text((self.directory / "host_key").read_text())
+        self.reload_sshd()
+
+    def reload_sshd(self) -> None:
+        """Have sshd read its settings again, and wait until it listens: in between it refuses connections."""
+        file = self.path("/run/sshd.pid")
+
+        def written() -> tuple[int, int] | None:
+            """Return what tells one writing of the file from another; None: it is not written."""
+            with contextlib.suppress(FileNotFoundError):
+                found = file.stat()
+                return (found.st_ino, found.st_mtime_ns) if file.read_text().strip() else None
+            return None
+
+        before = written()
         self.script("kill -HUP $(cat /run/sshd.pid)")
+        if not eventually(lambda: written() not in (None, before)):
+            raise LabError(f"sshd of {self.name} has not started again")
 
 
 class Lab:
@@ -379,10 +397,10 @@ class Lab:
     # ---- making them
 
     def _up(self) -> None:
-        net = self._free_network()
         make_key(self.identity, "lab")
         switch = self._spawn("unshare", "-n", "--kill-child", "-f", "sleep", "2147483647")
         self.switch = self._child_of(switch)
+        net = self._take_network()
         for index in range(self._count):
             address = f"{net}.{1 + index // 250}.{1 + index % 250}"
             self.hosts.append(TestHost(self, index, f"h{index:02d}", address))
@@ -411,7 +429,7 @@ class Lab:
             self.hosts[1].reaper = self.hosts[0].pid
             mine = os.readlink("/proc/self/ns/net")
             assert eventually(lambda: os.readlink(f"/proc/{self.hosts[1].pid}/ns/net") != mine)
-        self._connect_all(net)
+        self._connect_all()
         lines = []
         for host in self.hosts:
             wait_for_sshd(host.address, 22)
@@ -455,23 +473,33 @@ class Lab:
         assert eventually(lambda: os.readlink(f"/proc/{host.pid}/ns/net") != mine)
         self._connect(host)
 
-    def _free_network(self) -> str:
-        """The first two numbers of a network that nothing here uses, and no lab of another process."""
-        taken = sh("ip", "-4", "-o", "addr")
-        for number in range(80 + os.getpid() % 100, 250):
-            if f" 10.{number}." not in taken:
-                return f"10.{number}"
-        raise LabError("no free network")
+    def _take_network(self) -> str:
+        """Take a network that nothing here uses, and no lab of another process; return its first two numbers.
 
-    def _connect_all(self, net: str) -> None:
+        Labs look and take one at a time. Two that look together would take the same one.
+        """
         mine = os.readlink("/proc/self/ns/net")
         if not eventually(lambda: os.readlink(f"/proc/{self.switch}/ns/net") != mine):
             raise LabError("unshare -n did not start")
-        sh(
-            *("ip", "-batch", "-"),
-            text=f"link add {self.link} type veth peer name up0 netns {self.switch}\n"
-            f"addr add {net}.0.1/16 dev {self.link}\nlink set {self.link} up\n",
-        )
+        with Path(tempfile.gettempdir(), "mesh-lab.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            taken = sh("ip", "-4", "-o", "addr")
+            free = (
+                number
+                for number in range(80 + os.getpid() % 100, 250)
+                if number != KUBERNETES_NETWORK and f" 10.{number}." not in taken
+            )
+            number = next(free, None)
+            if number is None:
+                raise LabError("no free network")
+            sh(
+                *("ip", "-batch", "-"),
+                text=f"link add {self.link} type veth peer name up0 netns {self.switch}\n"
+                f"addr add 10.{number}.0.1/16 dev {self.link}\nlink set {self.link} up\n",
+            )
+        return f"10.{number}"
+
+    def _connect_all(self) -> None:
         lines = ["link add br0 type bridge", "link set br0 up", "link set up0 master br0 up"]
         for host in self.hosts:
             lines += self._cable(host)

@@ -112,11 +112,11 @@ def test_the_magic_runs_cells_on_all_ranks_which_end_with_the_kernel(home: Home)
     assert "KeyboardInterrupt" in stopped["stderr"]
     assert shown(after["stdout"].encode()) == {str(12 + rank): {rank} for rank in every}
     assert wrong["error"] == "CellFailed: local:2: its ranks were started with other options"
-    assert eventually(lambda: not processes(home), PATIENCE), processes(home)
+    assert eventually(lambda: not processes(home), 3 * PATIENCE), processes(home)
 
 
 def test_a_kernel_runs_its_cells_on_all_ranks_and_leaves_none_when_it_is_killed(home: Home) -> None:
-    done = home.mesh("repl", "--nproc", "2", "--install-kernel", "two", "local:1")
+    done = home.mesh("repl", "--nproc", "2", "--lease", "60", "--install-kernel", "two", "local:1")
     assert done.status == 0, done.err
     assert ".local/share/jupyter/kernels/two" in done.err
     begun, failed, stopped, after, names = drive(
@@ -136,4 +136,4 @@ def test_a_kernel_runs_its_cells_on_all_ranks_and_leaves_none_when_it_is_killed(
     assert stopped["error"] == "CellFailed: ranks 0-1 interrupted"
     assert shown(after["stdout"].encode()) == {"'kept'": {0, 1}}
     assert names == ["the_name_here"]
-    assert eventually(lambda: not processes(home), PATIENCE), processes(home)
+    assert eventually(lambda: not processes(home), 3 * PATIENCE), processes(home)
