@@ -47,8 +47,9 @@ HAS_FAILED = pytest.StashKey[bool]()
 PATIENCE = 60.0  # seconds for one mesh command; a test that needs more hangs
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Have programs begin with these signals at their default. What runs in the background of a shell ignores them."""
+    config.pluginmanager.register(Doctests())
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)  # an ignored one stays ignored in programs, and this one does not
@@ -58,13 +59,18 @@ def pytest_report_header() -> str:
     return f"agents run on Python {', '.join(pythons())}"
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Have no worker import modules for their doctests that have none, and look through them."""
-    collectors = yield
-    if file_path.suffix == ".py" and b">>>" not in file_path.read_bytes():
-        collectors = [one for one in collectors if not isinstance(one, DoctestModule)]
-    return collectors
+class Doctests:
+    """A plugin that leaves out modules without doctests, which each worker would import and look through.
+
+    The hook of a conftest is called for files beside it alone, and most doctests are in mesh.
+    """
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+        collectors = yield
+        if file_path.suffix == ".py" and b">>>" not in file_path.read_bytes():
+            collectors = [one for one in collectors if not isinstance(one, DoctestModule)]
+        return collectors
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
