@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Protocol
 
 from mesh.core.errors import MeshError
+from mesh.launchpad.exiting import at_end
 from mesh.program.ledger import Stop
 from mesh.program.running import ProgramResult
 
@@ -46,19 +47,23 @@ os.register_at_fork(after_in_child=_RUNNING.clear)
 def wait_at_exit(running: Ending) -> None:
     """Have the interpreter wait for the end of a program before it exits, and exit with its status."""
     if not _RUNNING:
-        # Before threads and pools are closed: the program needs them until its end.
-        register = getattr(threading, "_register_atexit", None) or atexit.register
-        register(_wait)
+        at_end(_wait)
         atexit.register(_leave)
     _RUNNING.append(running)
 
 
-def _wait() -> None:
+def _wait(error: BaseException | None) -> None:
     """Wait for all programs. The first signal stops them, the second ends this process."""
     if not _RUNNING:
         return
-    threading.Thread(target=_end_when_asked, name="mesh-signal", daemon=True).start()
-    is_interrupted = _is_interrupted()
+    try:
+        threading.Thread(target=_end_when_asked, name="mesh-signal", daemon=True).start()
+    except RuntimeError as refused:  # Python 3.12, after its own prompt
+        sys.stderr.write(f"mesh: programs that still run are ended ({refused}); at this prompt, call wait() first\n")
+        _STATUS.append(FAILURE_STATUS)
+        return
+    # Ctrl-C has ended the main program. An earlier one at Python's own prompt ends none.
+    is_interrupted = isinstance(error, KeyboardInterrupt) and not hasattr(sys, "ps1")
     handler: Handler = signal.SIG_DFL if is_interrupted else _stop
     previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     if is_interrupted:
@@ -89,12 +94,6 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def _stop_by(number: int) -> Stop:
     return Stop(reason="signal", code=128 + number, why=signal.Signals(number).name)
-
-
-def _is_interrupted() -> bool:
-    """Return True if Ctrl-C has ended the main program. An earlier one at Python's own prompt ends none."""
-    last = getattr(sys, "last_value", None) or getattr(sys, "last_exc", None)  # the second since Python 3.12
-    return isinstance(last, KeyboardInterrupt) and not hasattr(sys, "ps1")
 
 
 def _end_when_asked() -> None:

@@ -18,7 +18,7 @@ import pytest
 from mesh import launchpad as lp
 from mesh.config.settings import Options
 from mesh.core.errors import UsageError
-from mesh.launchpad import lp_ssh
+from mesh.launchpad import exiting, lp_ssh
 from mesh.launchpad.hosts import find_hosts
 from mesh.launchpad.launching import options_of
 from mesh.launchpad.nodes import PyNode
@@ -687,6 +687,40 @@ def test_a_host_has_all_names(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, (python, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("last", "status", "error"),
+    [("pass", 0, ""), ("sys.exit(3)", 3, ""), ("raise ValueError('why')", 1, "ValueError: why\n")],
+)
+def test_the_end_of_a_main_program_comes_while_threads_can_start(
+    tmp_path: Path, last: str, status: int, error: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import importlib.util, sys, threading\n"
+        f"spec = importlib.util.spec_from_file_location('exiting', {exiting.__file__!r})\n"
+        "exiting = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(exiting)\n"
+        "def ended(error):\n"
+        "    thread = threading.Thread(target=lambda: print('ended'))\n"
+        "    thread.start()\n"
+        "    thread.join()\n"
+        "def main():\n"
+        "    exiting.at_end(ended)\n"
+        "    try:\n"
+        "        raise KeyError\n"
+        "    except KeyError:\n"
+        "        print('goes on')\n"
+        f"    {last}\n"
+        "main()\n"
+    )
+    for version, python in pythons().items():
+        if tuple(map(int, version.split("."))) >= (3, 10):
+            done = subprocess.run([python, script], capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stdout) == (status, "goes on\nended\n"), (python, done.stderr)
+            assert done.stderr.endswith(error), (python, done.stderr)
+            assert done.stderr.count(error or "Traceback") == bool(error), (python, done.stderr)
 
 
 def test_a_program_whose_end_is_an_error_is_no_success_of_its_interpreter() -> None:
