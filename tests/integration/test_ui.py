@@ -242,10 +242,10 @@ def _killed_and_stopped(home: Home, served: Served, tab: Tab, enough: Path) -> N
     tab.wait("[...document.querySelectorAll('.card a')].find(one => one.innerText == 'stopme')")
     tab.wait("[...document.querySelectorAll('.card')].some(one => /stopme[^]*2 running/.test(one.innerText))")
     tab.value("[...document.querySelectorAll('.card a')].find(one => one.innerText == 'stopme').click()")
-    _wait_for_both(tab, "up")
+    tab.wait_text(".lines", "[0-1] up")
     tab.value("document.querySelector('#signal').click()")
     tab.wait_text("#answer", "signal: done")
-    _wait_for_both(tab, "caught")
+    tab.wait_text(".lines", "[0-1] caught")
     tab.value("document.querySelector('#detach').click()")
     tab.wait_text("#answer", "detach: done")
     assert run.wait(60.0) == 0
@@ -254,13 +254,6 @@ def _killed_and_stopped(home: Home, served: Served, tab: Tab, enough: Path) -> N
     tab.value("document.querySelector('#stop').click()")
     tab.wait_text("#answer", "stop: done")
     assert "stopme" not in home.mesh("ps", "local:2").out.decode()
-
-
-def _wait_for_both(tab: Tab, text: str) -> None:
-    """Wait until ranks 0 and 1 have printed a line: one row has both, or two rows if one of them came late."""
-    rows = f"[...document.querySelectorAll('.row')].filter(one => one.querySelector('.text')?.innerText == '{text}')"
-    labels = f"{rows}.map(one => one.querySelector('.label').innerText).join()"
-    tab.wait(f"(found => found.includes('0') && found.includes('1'))({labels})")
 
 
 DATA = """\
