@@ -29,7 +29,7 @@ from tests.jobs_host import Host
 ROOT = "JOBS_WORLD"  # the variable with the world's directory
 PLAN = "JOBS_PLAN"  # JSON: who dies at which of its points, and the share of calls that fail
 LOOK_S = "JOBS_LOOK_S"  # seconds between two looks at a run
-START_LIMIT_S = 20.0
+RANK_END_LIMIT_S = 60.0  # of a hand that stops a run
 
 
 class Plan:
@@ -166,7 +166,7 @@ class ScriptedHands:
         for name in names:
             host = Host(self._root, name)
             (host.path / "runs" / f"{run}.stop").touch()
-            deadline = time.monotonic() + START_LIMIT_S
+            deadline = time.monotonic() + RANK_END_LIMIT_S
             while (record := host.record(run)) and record["state"] != "ended":
                 was_there = True
                 if time.monotonic() > deadline:
@@ -271,7 +271,7 @@ def serve_world(root: Path, path: str = "", directory: str = "", url: str = "") 
         look_s=float(os.environ.get(LOOK_S, "0.2")),
         urgent_look_s=0.1,
         lease_s=3.0,
-        deadlines={"start": 20.0, "stop": 20.0, "look": 10.0, "fetch": 10.0},
+        deadlines={"start": 120.0, "stop": 120.0, "look": 60.0, "fetch": 60.0},
     )
     try:
         Steward(store, options, os.environ, keep=[lock]).run()
