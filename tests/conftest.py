@@ -7,6 +7,7 @@ import fcntl
 import gc
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import pytest
 from _pytest.doctest import DoctestModule
@@ -45,8 +47,9 @@ HAS_FAILED = pytest.StashKey[bool]()
 PATIENCE = 60.0  # seconds for one mesh command; a test that needs more hangs
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Have programs begin with these signals at their default. What runs in the background of a shell ignores them."""
+    config.pluginmanager.register(Doctests())
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)  # an ignored one stays ignored in programs, and this one does not
@@ -56,13 +59,18 @@ def pytest_report_header() -> str:
     return f"agents run on Python {', '.join(pythons())}"
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Have no worker import modules for their doctests that have none, and look through them."""
-    collectors = yield
-    if file_path.suffix == ".py" and b">>>" not in file_path.read_bytes():
-        collectors = [one for one in collectors if not isinstance(one, DoctestModule)]
-    return collectors
+class Doctests:
+    """A plugin that leaves out modules without doctests, which each worker would import and look through.
+
+    The hook of a conftest is called for files beside it alone, and most doctests are in mesh.
+    """
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+        collectors = yield
+        if file_path.suffix == ".py" and b">>>" not in file_path.read_bytes():
+            collectors = [one for one in collectors if not isinstance(one, DoctestModule)]
+        return collectors
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -342,6 +350,11 @@ class Done:
         """What it printed on stdout, sorted: ranks may speak in any order."""
         return sorted(self.out.decode().splitlines())
 
+    @property
+    def said(self) -> str:
+        """What it wrote on stderr, less the lines about hosts that a busy machine reaches slowly."""
+        return re.sub(r"(?m)^==> (still connecting to|connecting:|not reached after) .*\n( +mesh .*\n)?", "", self.err)
+
 
 def new_home(directory: Path) -> Home:
     """A new user, below a directory."""
@@ -431,6 +444,17 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
         directory.chmod(0o755)
 
     return made_once(tmp_path_factory, "tools", install)
+
+
+def read_until(stream: IO[bytes] | None, text: bytes) -> bytes:
+    """Read the lines of a stream up to the first one with a text; return them. Fail where the stream ends before."""
+    assert stream is not None
+    read = b""
+    while text not in read:
+        line = stream.readline()
+        assert line, f"{text!r} is not in {read!r}"
+        read += line
+    return read
 
 
 Run = Callable[..., Done]

@@ -260,12 +260,8 @@ class TestHost:
 
     def new_host_key(self) -> None:
         """As if the machine had been made anew."""
-        self.script(
-            "rm -f /etc/ssh/host_key*; ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/host_key; "
-            "kill $(cat /run/sshd.pid); while [ -e /run/sshd.pid ]; do sleep 0.01; done; "
-            "/usr/sbin/sshd -f /etc/ssh/sshd_config -E /var/log/sshd.log"
-        )
-        wait_for_sshd(self.address, 22)
+        self.script("rm -f /etc/ssh/host_key*; ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/host_key")
+        self.restart_sshd()
 
     def old_host_key(self) -> None:
         """As it was made by the lab."""
@@ -287,6 +283,14 @@ class TestHost:
         self.script("kill -HUP $(cat /run/sshd.pid)")
         if not eventually(lambda: written() not in (None, before)):
             raise LabError(f"sshd of {self.name} has not started again")
+
+    def restart_sshd(self) -> None:
+        """Start the sshd that listens anew, and wait until it does: it has read its settings and its key by then."""
+        self.script(
+            "kill $(cat /run/sshd.pid); while [ -e /run/sshd.pid ]; do sleep 0.01; done; "
+            "/usr/sbin/sshd -f /etc/ssh/sshd_config -E /var/log/sshd.log"
+        )
+        wait_for_sshd(self.address, 22)
 
 
 class Lab:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import secrets
 from collections.abc import Iterable
@@ -123,7 +124,8 @@ def _note_end(run: str, clusters_file: str) -> None:
     """Write into this machine's record of a detached run how it ended."""
     record = find_record(run)
     if record and record.state is State.DETACHED and record.hosts:
-        fetch_end(record, clusters_file)
+        with contextlib.suppress(NoHosts):  # its allocation has ended by now, and the run with it
+            fetch_end(record, clusters_file)
 
 
 class RestartedRank(Struct, frozen=True, kw_only=True):

@@ -85,8 +85,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("command", ["run", "exec"])
-@pytest.mark.parametrize(("said", "reason"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(
+    ("said", "reason", "command"),
+    [*((*wrong, "run") for wrong in WRONG.values()), (*WRONG["no message"], "exec")],
+    ids=[*WRONG, "no message, in exec"],
+)
 def test_a_host_that_does_not_speak_our_protocol_is_lost_by_name(
     pod: Home, lab: Lab, rogue: TestHost, said: bytes, reason: str, command: str
 ) -> None:

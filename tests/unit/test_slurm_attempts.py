@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from mesh.agent.switchboard.judging import Judged, is_tried_again, judge
 from mesh.backends.slurm.commands import Job
 from mesh.core.credentials import make_credentials
 from mesh.hosts.slurm.desk import Desk
+from tests.conftest import Home
 
 STARTED: dict[str, Any] = {"type": "started", "rank": 0, "time": 1.0}
 GONE: dict[str, Any] = {"type": "gone"}
@@ -275,6 +278,30 @@ def test_a_holder_looks_for_files_of_clients_seldom_unless_a_client_calls(site: 
 def test_the_files_of_a_client_that_nobody_answers_are_withdrawn(site: Site) -> None:
     assert Desk(str(site.home)).leave(NAME, "100", {"given.json": ""}, 0.0) == {"problem": "", "is_late": True}
     assert list((site.home / "slurm").iterdir()) == []
+
+
+def test_a_stop_whose_allocation_has_ended_by_then_is_no_failure(home: Home) -> None:
+    directory = home.path / ".local/state/mesh/runs" / RUNS[0]
+    directory.mkdir(parents=True)
+    about = {"run": RUNS[0], "kind": "run", "cluster": "big", "hosts": ["n0"], "nproc": 1, "created": 1.0}
+    (directory / "run.json").write_text(json.dumps({**about, "command": ["true"], "detached": True}))
+    home.clusters("big:\n  slurm: {nodes: 1}\n")
+    program = home.path / "bin/squeue"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    lines = (
+        "from mesh.api import stopping",
+        "from mesh.api.records import find_record",
+        f"assert find_record('{RUNS[0]}').state is stopping.State.DETACHED",
+        f"try: stopping.fetch_end(find_record('{RUNS[0]}'), '')",
+        "except stopping.NoHosts: print('no hosts')",
+        f"stopping._note_end('{RUNS[0]}', '')",
+    )
+    environ = {**home.environ, "PATH": f"{program.parent}:{home.environ['PATH']}"}
+    argv = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(argv, env=environ, cwd=home.project, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "no hosts\n"), done.stderr
 
 
 def test_attempts_are_found_by_any_of_their_ids_and_by_their_cluster(site: Site) -> None:

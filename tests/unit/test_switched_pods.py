@@ -33,7 +33,7 @@ from mesh.hosts.kubernetes import render
 from mesh.hosts.kubernetes.render import Made
 from tests.lab import eventually
 
-WAIT_S = 60.0
+WAIT_S = 300.0  # beside many other processes, each of these programs begins slowly
 LOOPBACK = "127.0.0.1"
 NODE = """\
 import socket, sys
