@@ -73,12 +73,7 @@ def ui(chosen: Chosen) -> str:
         runs = home.path / ".local/state/mesh/runs"
         runs.mkdir(parents=True)
         make_run(runs, list(_lines()), run=LARGE)
-        looks = []
-        for number in range(chosen.rounds):
-            directory = Path(place) / f"browser-{number}"
-            directory.mkdir()
-            with serving(home) as served, browser(directory) as tab:
-                looks.append(_look(served, tab))
+        looks = [_look(served, tab) for served, tab in _visits(home, Path(place), chosen.rounds)]
         paints, firsts, scrolls, longest, heaps = zip(*looks, strict=True)
         rows.append(["first paint, s", Spread.of(paints).told(), "< 1"])
         rows.append(["first lines, s", Spread.of(firsts).told(), "< 1"])
@@ -86,12 +81,7 @@ def ui(chosen: Chosen) -> str:
         rows.append(["longest task while scrolling, ms", Spread.of(longest).told(), "< 100"])
         rows.append(["memory of the page's script, MB", Spread.of(heaps).told(), "< 200"])
         _multiply(runs)
-        lists = []
-        for number in range(chosen.rounds):
-            directory = Path(place) / f"browser-of-list-{number}"
-            directory.mkdir()
-            with serving(home) as served, browser(directory) as tab:
-                lists.append(_first_row(served, tab))
+        lists = [_first_row(served, tab) for served, tab in _visits(home, Path(place), chosen.rounds)]
         rows.append([f"list of {RUNS:,} runs, s", Spread.of(lists).told(), "< 1"])
         home.files(train__py=TRAIN)
         cpu, ratio = _streams(home, chosen.rounds)
@@ -101,6 +91,14 @@ def ui(chosen: Chosen) -> str:
         lines=LINES, frames=FRAMES, streams=STREAMS, runs=RUNS, load=load, cores=len(os.sched_getaffinity(0))
     )
     return f"{head}\n{table(['', 'found', 'wanted'], rows)}"
+
+
+def _visits(home: Home, place: Path, rounds: int) -> Iterator[tuple[Served, Tab]]:
+    """Yield a server that has just begun and a new browser, once for each round; place: of the browsers' files"""
+    for _ in range(rounds):
+        directory = Path(tempfile.mkdtemp(dir=place))
+        with serving(home) as served, browser(directory) as tab:
+            yield served, tab
 
 
 def _lines() -> Iterator[Event]:

@@ -20,11 +20,8 @@ from mesh.core.paths import jobs_directory
 from mesh.jobs import events
 from mesh.jobs.child import serve
 from mesh.jobs.interfaces import MachineFacts, Request
-from mesh.jobs.locking import take_lock
 from mesh.jobs.place import StorePlace
-from mesh.jobs.steward import Steward, StewardOptions
-from mesh.jobs.store import open_store
-from tests.jobs_world import ROOT, Plan, PointedStore
+from tests.jobs_world import ROOT, Plan
 
 PACE = Pace(absent_again=1.0, lost_again=0.3, list_interval=0.5, queue_interval=0.5, hurried_interval=0.5)
 
@@ -76,10 +73,13 @@ class PointedHands(JobHands):
 
 def serve_world(root: Path) -> None:
     """Be a steward of the user's store until a signal ends it."""
+    from mesh.jobs.locking import take_lock
+    from mesh.jobs.steward import Steward, StewardOptions
+    from tests.jobs_steward import open_pointed
+
     place = StorePlace(directory=jobs_directory(os.environ))
     lock = take_lock(place)
-    store = PointedStore(open_store(place)._database)
-    store.plan = Plan("steward")
+    store = open_pointed(place)
     options = StewardOptions(
         user="me",
         hand=(sys.executable, "-m", "tests.carried_world", "hand", str(root)),

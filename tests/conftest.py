@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -17,10 +19,13 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
+from tests.full import IS_FULL, times
 from tests.lab import SSHD, Lab, PlainLab, eventually
 from tests.pythons import pythons
 
@@ -28,15 +33,23 @@ REPOSITORY = Path(__file__).parent.parent
 # Each module is compiled once: processes of tests would do so at every start, and each worker for all test files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# On a machine with much to do, inputs come slowly.
-settings.register_profile("mesh", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+# On a machine with much to do, inputs come slowly. They are the same in each run of the suite, so that no change is
+# refused for an input that an older fault fails at once in many runs. MESH_TEST_FULL=1 tries new ones.
+settings.register_profile(
+    "mesh",
+    suppress_health_check=[HealthCheck.too_slow],
+    deadline=None,
+    derandomize=not IS_FULL,
+    max_examples=times(50, full=100),
+)
 settings.load_profile("mesh")
 HAS_FAILED = pytest.StashKey[bool]()
 PATIENCE = 60.0  # seconds for one mesh command; a test that needs more hangs
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Have programs begin with these signals at their default. What runs in the background of a shell ignores them."""
+    config.pluginmanager.register(Doctests())
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)  # an ignored one stays ignored in programs, and this one does not
@@ -46,12 +59,49 @@ def pytest_report_header() -> str:
     return f"agents run on Python {', '.join(pythons())}"
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+class Doctests:
+    """A plugin that leaves out modules without doctests, which each worker would import and look through.
+
+    The hook of a conftest is called for files beside it alone, and most doctests are in mesh.
+    """
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+        collectors = yield
+        if file_path.suffix == ".py" and b">>>" not in file_path.read_bytes():
+            collectors = [one for one in collectors if not isinstance(one, DoctestModule)]
+        return collectors
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items[:] = dealt(items, getattr(config, "workerinput", {}).get("workercount", 1))
     for item in items:
         if item.get_closest_marker("root") and os.geteuid():
             item.add_marker(pytest.mark.skip(reason="needs root"))
         elif item.get_closest_marker("sshd") and SSHD is None:
             item.add_marker(pytest.mark.skip(reason="needs sshd"))
+
+
+def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Return tests in an order in which each worker begins with its share of the long ones, and ends with short ones.
+
+    Each worker is given as many as another, in this order, and takes over from others what they have not come to.
+    """
+    kinds: dict[str, list[pytest.Item]] = {"chaos": [], "integration": [], "agent": [], "": []}
+    for item in items:
+        kinds[item.path.parent.name if item.path.parent.name in kinds else ""].append(item)
+    return [
+        item
+        for worker in range(workers)
+        for kind in kinds.values()
+        for item in kind[len(kind) * worker // workers : len(kind) * (worker + 1) // workers]
+    ]
+
+
+def pytest_collection_finish() -> None:
+    """Have no search for garbage look at the tests themselves, which stay."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -61,10 +111,11 @@ def nothing_is_left() -> Iterator[None]:
     descriptors = set(os.listdir("/proc/self/fd"))
     yield
     # Threads and processes may be on their way out.
-    assert eventually(lambda: not own_children() - children, 20.0), f"left {own_children() - children}"
+    assert eventually(lambda: not own_children() - children, PATIENCE), f"left {own_children() - children}"
     left = [thread for thread in threading.enumerate() if thread not in threads]
-    assert eventually(lambda: not any(thread.is_alive() for thread in left), 20.0), f"left {left}"
-    assert eventually(lambda: not open_descriptors() - descriptors, 20.0), f"left {open_descriptors() - descriptors}"
+    assert eventually(lambda: not any(thread.is_alive() for thread in left), PATIENCE), f"left {left}"
+    found = open_descriptors() - descriptors
+    assert not found or eventually(lambda: not open_descriptors() - descriptors, PATIENCE), f"left {found}"
 
 
 def own_children() -> set[str]:
@@ -94,8 +145,8 @@ def lab(session_lab: Lab, nothing_is_left: None) -> Iterator[Lab]:
     """Four hosts made of namespaces, as new. A test that leaves a process on one of them fails."""
     yield session_lab
     try:
-        for host in session_lab.hosts:
-            assert eventually(lambda h=host: not h.processes(), 20.0), f"left on {host.name}: {host.processes()}"
+        left = lambda: {name: found for name, found in session_lab.processes(session_lab.hosts).items() if found}  # noqa: E731
+        assert eventually(lambda: not left(), PATIENCE), f"left: {left()}"
     finally:
         session_lab.reset()
 
@@ -299,6 +350,11 @@ class Done:
         """What it printed on stdout, sorted: ranks may speak in any order."""
         return sorted(self.out.decode().splitlines())
 
+    @property
+    def said(self) -> str:
+        """What it wrote on stderr, less the lines about hosts that a busy machine reaches slowly."""
+        return re.sub(r"(?m)^==> (still connecting to|connecting:|not reached after) .*\n( +mesh .*\n)?", "", self.err)
+
 
 def new_home(directory: Path) -> Home:
     """A new user, below a directory."""
@@ -388,6 +444,17 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
         directory.chmod(0o755)
 
     return made_once(tmp_path_factory, "tools", install)
+
+
+def read_until(stream: IO[bytes] | None, text: bytes) -> bytes:
+    """Read the lines of a stream up to the first one with a text; return them. Fail where the stream ends before."""
+    assert stream is not None
+    read = b""
+    while text not in read:
+        line = stream.readline()
+        assert line, f"{text!r} is not in {read!r}"
+        read += line
+    return read
 
 
 Run = Callable[..., Done]

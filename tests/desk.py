@@ -9,15 +9,17 @@ import re
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from mesh.jobs.place import STORE_FILE, STORE_VARIABLE
+from mesh.jobs.place import STORE_FILE, STORE_VARIABLE, StorePlace
 from mesh.jobs.reading import FINAL, Selection, json_rows
-from tests.conftest import Home
+from mesh.jobs.requests import serving_pid, steward_of
+from tests.conftest import Done, Home
 from tests.lab import eventually
 
 FIRST_COMMAND_S, COMMAND_INTERVAL_S = 2.0, 10.0  # to the first command while a test waits for a job, and to the next
+GENEROUS_S = 240.0  # for a command or a job, on a machine with much to do
 SUBMITTED = re.compile(r"==> jobs? (\d+)")
 
 
@@ -26,8 +28,11 @@ class Desk:
 
     def __init__(self, home: Home) -> None:
         self.home = home
-        self.mesh = home.mesh
         self.place = home.path / ".local/state/mesh/jobs"
+
+    def mesh(self, *words: str, within: float = GENEROUS_S, **options: object) -> Done:
+        """Run mesh to its end, which may be the end of a job."""
+        return self.home.mesh(*words, within=within, **options)  # type: ignore[arg-type]
 
     def submit(self, text: str, *words: str, name: str = "train") -> int:
         """Submit a job file of the project; return the job's id."""
@@ -54,12 +59,12 @@ class Desk:
         """Return all jobs or some as the store's file has them, without a command."""
         return [json.loads(text) for text in json_rows(self.store, Selection(ids=jobs))]
 
-    def until(self, job: int, *states: str, within: float = 40.0) -> dict[str, object]:
+    def until(self, job: int, *states: str, within: float = GENEROUS_S) -> dict[str, object]:
         """Wait until a job is in one of these states."""
         return self.until_row(job, lambda row: row["state"] in states, within)
 
     def until_row(
-        self, job: int, holds: Callable[[dict[str, object]], object], within: float = 40.0
+        self, job: int, holds: Callable[[dict[str, object]], object], within: float = GENEROUS_S
     ) -> dict[str, object]:
         """Wait until the row of a job is as it should be; return it as `mesh job show --json` has it.
 
@@ -85,6 +90,13 @@ class Desk:
         self.mesh("job", "stop", "*")
         return self.mesh("job", "wait", "*", "--timeout", f"{within:g}", within=within + 30.0).err
 
+    def serving(self) -> int:
+        """Return the pid of the steward that answers, without a command; 0: none does."""
+        named = self.home.environ.get(STORE_VARIABLE, "")
+        url = "" if named.startswith("/") else named
+        place = StorePlace(directory=self.place if url or not named else Path(named), url=url)
+        return serving_pid(steward_of(self.home.environ, place))
+
     def steward(self) -> int:
         """Return the pid of the steward."""
         return int(json.loads(self.mesh("serve", "status", "--json").out)["pid"])
@@ -102,9 +114,16 @@ class Desk:
                     found.append(int(name))
         return found
 
+    def kill(self, pids: Iterable[int], number: int = signal.SIGKILL) -> None:
+        """Send a signal to stewards and hands. Some may have ended: the kernel ends hands with their steward."""
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def output(self, job: int) -> bytes:
         """Return the stdout of rank 0 of all attempts."""
-        runs = self.show(job)["runs"]
+        (row,) = self.rows(job)
+        runs = row["runs"]
         assert isinstance(runs, list)
         logs = [self.home.path / f".local/state/mesh/runs/{run}/logs/rank-0000.out" for run in runs]
         return b"".join(log.read_bytes() for log in logs if log.exists())
@@ -121,10 +140,10 @@ def desk_of(home: Home) -> Iterator[Desk]:
         finally:
             home.environ.pop("MESH_SERVE", None)
             if desk.place.exists():
-                desk.end_jobs(30.0)
-            desk.mesh("serve", "stop")
-            eventually(lambda: not desk.processes(), 5.0)  # the kernel ends the hands of a steward that has ended
+                desk.end_jobs(GENEROUS_S)
+            if desk.serving() or desk.processes():
+                desk.mesh("serve", "stop")
+            eventually(lambda: not desk.processes(), 30.0)  # the kernel ends the hands of a steward that has ended
             left = desk.processes()
-            for pid in left:
-                os.kill(pid, signal.SIGKILL)
+            desk.kill(left)
         assert not left

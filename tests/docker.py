@@ -167,6 +167,6 @@ if __name__ == "__main__":
 def install(directory: Path, sock: Path, name: str = "docker") -> None:
     """Put the program into a directory of PATH."""
     repository = Path(__file__).parent.parent
-    script = f'#!/bin/sh\ncd {repository} && exec {sys.executable} -m tests.docker {sock} docker "$@"\n'
+    script = f'#!/bin/sh\ncd {repository} && exec {sys.executable} -S -E -m tests.docker {sock} docker "$@"\n'
     (directory / name).write_text(script)
     (directory / name).chmod(0o755)

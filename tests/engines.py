@@ -33,6 +33,7 @@ PACKAGES = (
     *("podman", "conmon", "catatonit", "golang-github-containers-common", "golang-github-containers-image"),
 )
 PATH = f"{CACHE}/usr/bin:{CACHE}/usr/sbin"
+START_S = 120.0  # for what takes seconds, on a machine with much to do
 MEDIA_TYPE = "application/vnd.docker"
 PROGRAMS = ("sh", "cat", "env", "printf", "sleep", "echo", "id", "true")
 # The rules of these test machines: no user namespaces for networks, cgroup v1 beside v2, no right to raise limits.
@@ -117,7 +118,7 @@ class Engine:
         """Run the client to its end; return what it printed."""
         environ = [f"{name}={value}" for name, value in self.environ.items()]
         argv = [*self.enter, "env", *environ, self.name, *words]
-        done = subprocess.run(argv, input=stdin, capture_output=True, check=False, timeout=60)
+        done = subprocess.run(argv, input=stdin, capture_output=True, check=False, timeout=START_S)
         assert not check or done.returncode == 0, done.stderr.decode()
         return done.stdout.decode()
 
@@ -144,7 +145,8 @@ def dockerd(place: Path, *options: str, data: Path | None = None, enter: Sequenc
     engine = Engine("docker", {"DOCKER_HOST": f"unix://{sock}"}, enter)
     try:
         assert eventually(
-            lambda: process.poll() is not None or bool(engine("info", "--format", "{{.ID}}", check=False).strip()), 20.0
+            lambda: process.poll() is not None or bool(engine("info", "--format", "{{.ID}}", check=False).strip()),
+            START_S,
         )
         assert process.poll() is None, (place / "log").read_text() if not enter else "dockerd has ended"
         yield engine
@@ -217,7 +219,7 @@ def registry(place: Path, port: int, address: str = "127.0.0.1") -> Iterator[str
     with (place / "registry.log").open("wb") as log:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        assert eventually(lambda: _answers(address, port), 20.0), (place / "registry.log").read_text()
+        assert eventually(lambda: _answers(address, port), START_S), (place / "registry.log").read_text()
         yield f"{address}:{port}"
     finally:
         process.terminate()
@@ -260,5 +262,5 @@ def _digest(data: bytes) -> str:
 def _send(method: str, url: str, data: bytes, kind: str) -> str:
     """Send a request to a registry; return the place that its answer names."""
     request = urllib.request.Request(url, data, {"Content-Type": kind}, method=method)
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=START_S) as answer:
         return str(answer.headers["Location"])

@@ -1,4 +1,7 @@
-"""The size of tests that repeat what they do: small in each run of the suite, and full with MESH_TEST_FULL=1."""
+"""The size of tests that repeat what they do: small in each run of the suite, and full with MESH_TEST_FULL=1.
+
+Tests of random inputs (hypothesis) then try new ones, and the same in each other run.
+"""
 
 from __future__ import annotations
 

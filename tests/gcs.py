@@ -7,6 +7,7 @@ lists its mounts as those of gcsfuse: type fuse.gcsfuse, and the bucket as their
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import signal
@@ -18,8 +19,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
-START_S = 20.0
+START_S = 60.0
+ASK_LIMIT_S = 60.0
 PROGRAM = "/usr/local/bin/gcsfuse"
+PORT = 4443  # of the server
 
 # gcsfuse starts itself once more with --foreground, and waits until that process has mounted.
 STAND_IN = r'''#!/usr/bin/python3
@@ -114,13 +117,20 @@ def _server() -> Path | None:
     return Path(found.origin).parent / "vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64"
 
 
+def own_address() -> str:
+    """Return a loopback address of this process alone, so that all of its ports are free."""
+    high, middle, low = os.getpid().to_bytes(3, "big")  # of at most 22 bits
+    return f"127.{64 + high}.{middle}.{low}"
+
+
 class FakeGcs:
     """A running fake-gcs-server, in memory; a context manager."""
 
-    def __init__(self, address: str, port: int = 4443) -> None:
-        self.url = f"http://{address}:{port}"
-        words = ["-scheme", "http", "-backend", "memory", "-host", address, "-port", str(port)]
-        names = ["-external-url", self.url, "-public-host", f"{address}:{port}", "-log-level", "error"]
+    def __init__(self, address: str) -> None:
+        """address: of this machine, at which nobody else listens"""
+        self.url = f"http://{address}:{PORT}"
+        words = ["-scheme", "http", "-backend", "memory", "-host", address, "-port", str(PORT)]
+        names = ["-external-url", self.url, "-public-host", f"{address}:{PORT}", "-log-level", "error"]
         self._process = subprocess.Popen([str(_server()), *words, *names], stdout=subprocess.DEVNULL)
 
     def __enter__(self) -> FakeGcs:
@@ -129,7 +139,7 @@ class FakeGcs:
             try:
                 self._ask("GET", "/storage/v1/b")
             except (OSError, urllib.error.URLError):
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or self._process.poll() is not None:
                     self._end()
                     raise
                 time.sleep(0.05)
@@ -169,7 +179,7 @@ class FakeGcs:
         kind = "application/json" if text.startswith("{") else "text/plain"
         data = text.encode() if method == "POST" else None
         request = urllib.request.Request(self.url + path, data, {"Content-Type": kind}, method=method)
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=ASK_LIMIT_S) as answer:
             return str(answer.read().decode())
 
     def _end(self) -> None:

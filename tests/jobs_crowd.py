@@ -1,6 +1,7 @@
 """A crowd of processes that submit jobs at once, and one that stops all of them.
 
-MESH_CROWD_JOBS chooses how many jobs there are; by hand 200 or 1000.
+MESH_CROWD_JOBS and MESH_CROWD_PROCESSES choose how many there are: with MESH_TEST_FULL=1 200 jobs of 20 processes, by
+hand 1000.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from mesh.jobs import requests
 from mesh.jobs.events import Wished
 from mesh.jobs.requests import rows_of
 from mesh.jobs.values import Wanted
+from tests.full import times
 from tests.lab import eventually
 
-JOBS = int(os.environ.get("MESH_CROWD_JOBS", "60"))
-SUBMITTERS = 20
+JOBS = int(os.environ.get("MESH_CROWD_JOBS", "") or times(24, full=200))
+SUBMITTERS = int(os.environ.get("MESH_CROWD_PROCESSES", "") or times(6, full=20))
 STOP_LIMIT_S = 60.0  # for 200 jobs
 REPOSITORY = Path(__file__).parents[1]
 SUBMIT = """
@@ -62,7 +64,7 @@ def crowd(directory: Path, url: str, path: str, *, limit: float = 5 * STOP_LIMIT
     def states() -> list[str]:
         return [row.state for row in rows_of(steward.ask(requests.AskRows()).rows)]
 
-    assert eventually(lambda: len(states()) == count and states().count("running") == 4, 120.0), states()
+    assert eventually(lambda: len(states()) == count and states().count("running") == 4, 240.0), states()
     begun = time.monotonic()
     steward.ask(requests.Record(jobs=tuple(ids), event=Wished(time=time.time(), wanted=Wanted.STOP, by="me")))
     assert eventually(lambda: set(states()) == {"stopped"}, limit), states()

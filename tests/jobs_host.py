@@ -2,12 +2,15 @@
 
     python -m tests.jobs_host ROOT HOST RUN JOB SCHEDULE
 
+A schedule is how long the rank lives, and how it ends: ``0.3:ok``, ``0.1:lost``, ``2:5``. With ``enough:ok`` it lives
+until the world has a file ``enough``.
 A process of it starts for each rank of each run. So it imports the standard library alone.
 """
 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import sys
@@ -72,10 +75,15 @@ def agent(root: Path, name: str, run: str, job: str, schedule: str) -> None:
             host.forget(run)
             return
         host.note(what="begin", run=run, job=job, pid=os.getpid())
+        ended: dict[str, object] = {}
         try:
-            work(host, run, job, schedule)
-        finally:
+            ended = work(host, run, job, schedule)
+        finally:  # before the record: a test looks at the notes once the steward has seen the end
             host.note(what="end", run=run, job=job, pid=os.getpid())
+        if ended:
+            host.write(run, state="ended", **ended)
+        else:
+            host.forget(run)
 
 
 def says(word: str, answer: str) -> bool:
@@ -88,27 +96,31 @@ def says(word: str, answer: str) -> bool:
     return not answer or sys.stdin.readline().strip() == answer
 
 
-def work(host: Host, run: str, job: str, schedule: str) -> None:
-    """Print lines until the schedule, the client's death, another host or a stop ends the rank."""
+def work(host: Host, run: str, job: str, schedule: str) -> dict[str, object]:
+    """Print lines until the schedule, the client's death, another host or a stop ends the rank; return its end.
+
+    It is empty after the death of the client: the run is forgotten.
+    """
     seconds, _, rest = schedule.partition(":")
-    steps = max(1, int(float(seconds) / STEP_S))
+    enough = host.path.parents[1] / "enough"
+    steps = range(max(1, int(float(seconds) / STEP_S))) if seconds != enough.name else itertools.count()
     if not says("started", "leave"):
         time.sleep(CLIENT_DEATH_S)
-        host.forget(run)
-        return
+        return {}
     host.write(run, state="detached")
     says("left", "")
     with open(host.path / "runs" / f"{run}.out", "a") as output:
-        for step in range(steps):
+        for step in steps:
             output.write(f"{job} {host.name} {run} line {step}\n")
             output.flush()
             time.sleep(STEP_S)
             if (host.path / "runs" / f"{run}.stop").exists():
-                host.write(run, state="ended", exit_code=143, cause="signal")
-                return
+                return {"exit_code": 143, "cause": "signal"}
+            if seconds == enough.name and enough.exists():
+                break
         output.write(f"{job} {host.name} {run} last\n")
     code = {"ok": 0, "lost": 76}.get(rest, int(rest) if rest.isdigit() else 1)
-    host.write(run, state="ended", exit_code=code, cause={0: "completed", 76: "lost"}.get(code, "rank"))
+    return {"exit_code": code, "cause": {0: "completed", 76: "lost"}.get(code, "rank")}
 
 
 if __name__ == "__main__":

@@ -22,17 +22,14 @@ from mesh.jobs import events
 from mesh.jobs.child import serve
 from mesh.jobs.events import Refusal
 from mesh.jobs.interfaces import NoAnswer, Request
-from mesh.jobs.locking import take_lock
 from mesh.jobs.orders import Delete, Fetch, LookAtMachines, LookAtRun, Make, Start, Stop
 from mesh.jobs.place import StorePlace
-from mesh.jobs.steward import Steward, StewardOptions
-from mesh.jobs.store import Decided, Store, open_store
 from tests.jobs_host import Host
 
 ROOT = "JOBS_WORLD"  # the variable with the world's directory
 PLAN = "JOBS_PLAN"  # JSON: who dies at which of its points, and the share of calls that fail
 LOOK_S = "JOBS_LOOK_S"  # seconds between two looks at a run
-START_LIMIT_S = 20.0
+RANK_END_LIMIT_S = 60.0  # of a hand that stops a run
 
 
 class Plan:
@@ -169,7 +166,7 @@ class ScriptedHands:
         for name in names:
             host = Host(self._root, name)
             (host.path / "runs" / f"{run}.stop").touch()
-            deadline = time.monotonic() + START_LIMIT_S
+            deadline = time.monotonic() + RANK_END_LIMIT_S
             while (record := host.record(run)) and record["state"] != "ended":
                 was_there = True
                 if time.monotonic() > deadline:
@@ -258,31 +255,15 @@ class ScriptedMaker:
 # ---- the steward
 
 
-class PointedStore(Store):
-    """A store with a point before and after each transaction."""
-
-    plan: Plan
-
-    def record(self, job: int, fact: events.AnyEvent, lease: object = None) -> Decided:
-        self.plan.point("before the commit")
-        decided = super().record(job, fact, lease)  # type: ignore[arg-type]
-        self.plan.point("after the commit")
-        return decided
-
-    def hand_over(self, keeper: int, job: int, time: float, lease: object = None) -> list[Decided]:
-        self.plan.point("before the hand-over")
-        found = super().hand_over(keeper, job, time, lease)  # type: ignore[arg-type]
-        self.plan.point("after the hand-over")
-        return found
-
-
 def serve_world(root: Path, path: str = "", directory: str = "", url: str = "") -> None:
     """Be a steward of the world's store until a signal ends it."""
+    from mesh.jobs.locking import take_lock
+    from mesh.jobs.steward import Steward, StewardOptions
+    from tests.jobs_steward import open_pointed
+
     place = StorePlace(directory=Path(directory or root / "jobs"), url=url)
     lock = take_lock(place)
-    plain = open_store(place)
-    store = PointedStore(plain._database)
-    store.plan = Plan("steward")
+    store = open_pointed(place)
     options = StewardOptions(
         user="me",
         hand=(sys.executable, "-m", "tests.jobs_world", "hand", str(root)),
@@ -290,7 +271,7 @@ def serve_world(root: Path, path: str = "", directory: str = "", url: str = "") 
         look_s=float(os.environ.get(LOOK_S, "0.2")),
         urgent_look_s=0.1,
         lease_s=3.0,
-        deadlines={"start": 20.0, "stop": 20.0, "look": 10.0, "fetch": 10.0},
+        deadlines={"start": 120.0, "stop": 120.0, "look": 60.0, "fetch": 60.0},
     )
     try:
         Steward(store, options, os.environ, keep=[lock]).run()

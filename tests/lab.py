@@ -8,6 +8,7 @@ machine's files, and differ in HOME.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import getpass
 import os
 import re
@@ -18,18 +19,19 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-START = 20.0  # seconds that a host may take to start
+START = 60.0  # seconds that a host may take to start
 LOOK_INTERVAL_S, LONGEST_PAUSE_S = 0.02, 0.5  # between two looks of ``eventually``
 PAUSE_FACTOR = 3.0  # of the time that a look has taken
 PLAIN_USER_ID = 34567  # of whoever logs in but root; nobody here has it
 UNSHARE = ["unshare", "-n", "-m", "-p", "-u", "-i", "-f", "--kill-child", "--mount-proc", "sh"]
 # What begins empty on a host, so that a file found there was really sent.
 EMPTY = "/root /home /tmp /var/tmp /run /dev/shm /mnt /srv"
+KUBERNETES_NETWORK = 83  # 10.83 is that of tests/kubecluster
 
 # PID 1 of a host. $1: its directory here, $2: its name, $3: what begins empty, $4: a file with paths to show
 # read-only, one a line, $5: a home directory to share, or nothing, $6: who logs in, $7: the user ID if not root.
@@ -168,22 +170,25 @@ def peak_memory(pid: int | str = "self") -> float:
     return int(re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1000  # type: ignore[index]
 
 
-def processes_in(pids: str, network: str = "") -> Iterator[tuple[int, str]]:
-    """Yield (pid here, command) of each process in a PID namespace, and in a network namespace if one is given.
+def processes_in(namespaces: Collection[str]) -> dict[tuple[str, str], list[tuple[int, str]]]:
+    """Return (pid here, command) of each process in some PID namespaces, by its PID and its network namespace.
 
     Zombies, and processes that have given back their memory, are left out.
     """
+    found: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):  # pathlib would take most of the time of many tests
         with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{name}/ns/pid") != pids:
-                continue
-            if network and os.readlink(f"/proc/{name}/ns/net") != network:
+            pids = os.readlink(f"/proc/{name}/ns/pid")
+            if pids not in namespaces:
                 continue
             entry = Path("/proc", name)
             if all(state_of(thread) in "ZX" for thread in (entry / "task").iterdir()):
                 continue
             os.readlink(entry / "exe")  # there is none then
-            yield int(name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            network, command = os.readlink(entry / "ns/net"), (entry / "cmdline").read_bytes()
+            shown = command.replace(b"\0", b" ").decode(errors="replace")
+            found.setdefault((pids, network), []).append((int(name), shown))
+    return found
 
 
 def is_agent(command: str) -> bool:
@@ -218,10 +223,12 @@ class TestHost:
 
     def processes(self, *, with_sshd: bool = False) -> list[tuple[int, str]]:
         """What runs there beyond init and sshd."""
-        # A host that shares a PID namespace has a network of its own.
-        found = processes_in(*(os.readlink(f"/proc/{self.pid}/ns/{kind}") for kind in ("pid", "net")))
-        ours = [(pid, command) for pid, command in found if pid != self.pid and "sleep 2147483647" not in command]
-        return [(pid, command) for pid, command in ours if with_sshd or not re.match(r"(\S*/)?sshd", command)]
+        return self.lab.processes([self], with_sshd=with_sshd)[self.name]
+
+    @property
+    def namespaces(self) -> tuple[str, str]:
+        """The PID and the network namespace. A host that shares the first one has a network of its own."""
+        return os.readlink(f"/proc/{self.pid}/ns/pid"), os.readlink(f"/proc/{self.pid}/ns/net")
 
     def unmount(self, place: str) -> None:
         """Unmount as soon as nothing is open there: agents and sessions of sshd may be on their way out."""
@@ -253,17 +260,37 @@ class TestHost:
 
     def new_host_key(self) -> None:
         """As if the machine had been made anew."""
-        self.script(
-            "rm -f /etc/ssh/host_key*; ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/host_key; "
-            "kill $(cat /run/sshd.pid); while [ -e /run/sshd.pid ]; do sleep 0.01; done; "
-            "/usr/sbin/sshd -f /etc/ssh/sshd_config -E /var/log/sshd.log"
-        )
-        wait_for_sshd(self.address, 22)
+        self.script("rm -f /etc/ssh/host_key*; ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/host_key")
+        self.restart_sshd()
 
     def old_host_key(self) -> None:
         """As it was made by the lab."""
         self.path("/etc/ssh/host_key").write_text((self.directory / "host_key").read_text())
+        self.reload_sshd()
+
+    def reload_sshd(self) -> None:
+        """Have sshd read its settings again, and wait until it listens: in between it refuses connections."""
+        file = self.path("/run/sshd.pid")
+
+        def written() -> tuple[int, int] | None:
+            """Return what tells one writing of the file from another; None: it is not written."""
+            with contextlib.suppress(FileNotFoundError):
+                found = file.stat()
+                return (found.st_ino, found.st_mtime_ns) if file.read_text().strip() else None
+            return None
+
+        before = written()
         self.script("kill -HUP $(cat /run/sshd.pid)")
+        if not eventually(lambda: written() not in (None, before)):
+            raise LabError(f"sshd of {self.name} has not started again")
+
+    def restart_sshd(self) -> None:
+        """Start the sshd that listens anew, and wait until it does: it has read its settings and its key by then."""
+        self.script(
+            "kill $(cat /run/sshd.pid); while [ -e /run/sshd.pid ]; do sleep 0.01; done; "
+            "/usr/sbin/sshd -f /etc/ssh/sshd_config -E /var/log/sshd.log"
+        )
+        wait_for_sshd(self.address, 22)
 
 
 class Lab:
@@ -323,17 +350,35 @@ class Lab:
         The directories of the agent's versions stay, as on hosts in use: each new one would be compiled there.
         """
         self.in_switch("ip", "-batch", "-", text="".join(f"link set p{host.index} up\n" for host in self.hosts))
+        self.end_all(*self.hosts)
         for host in self.hosts:
-            self.end_all(host)
             host.set_shell(LOGIN_SHELL)
             host.run("find", host.home, "/tmp", *LEFT.split(), check=False)
 
-    def end_all(self, host: TestHost) -> None:
-        """Kill everything on a host but init and the sshd that listens."""
-        for pid, _ in host.processes(with_sshd=True):
-            if not self._is_listener(host, pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+    def end_all(self, *hosts: TestHost) -> None:
+        """Kill everything on hosts but their inits and the sshds that listen."""
+        found = self.processes(hosts, with_sshd=True)
+        for host in hosts:
+            for pid, _ in found[host.name]:
+                if not self._is_listener(host, pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
+    def processes(self, hosts: Sequence[TestHost], *, with_sshd: bool = False) -> dict[str, list[tuple[int, str]]]:
+        """Return what runs on hosts beyond init and sshd, by their names, in one look at all processes."""
+        own = {host.name: host.namespaces for host in hosts}
+        found = processes_in({pids for pids, _ in own.values()})
+        inits = {host.pid for host in hosts}
+        return {
+            name: [
+                (pid, command)
+                for pid, command in found.get(namespaces, [])
+                if pid not in inits
+                and "sleep 2147483647" not in command
+                and (with_sshd or not re.match(r"(\S*/)?sshd", command))
+            ]
+            for name, namespaces in own.items()
+        }
 
     def _is_listener(self, host: TestHost, pid: int) -> bool:
         """By its parent, init: its title is another one while it reads its settings again."""
@@ -356,10 +401,10 @@ class Lab:
     # ---- making them
 
     def _up(self) -> None:
-        net = self._free_network()
         make_key(self.identity, "lab")
         switch = self._spawn("unshare", "-n", "--kill-child", "-f", "sleep", "2147483647")
         self.switch = self._child_of(switch)
+        net = self._take_network()
         for index in range(self._count):
             address = f"{net}.{1 + index // 250}.{1 + index % 250}"
             self.hosts.append(TestHost(self, index, f"h{index:02d}", address))
@@ -388,7 +433,7 @@ class Lab:
             self.hosts[1].reaper = self.hosts[0].pid
             mine = os.readlink("/proc/self/ns/net")
             assert eventually(lambda: os.readlink(f"/proc/{self.hosts[1].pid}/ns/net") != mine)
-        self._connect_all(net)
+        self._connect_all()
         lines = []
         for host in self.hosts:
             wait_for_sshd(host.address, 22)
@@ -432,23 +477,33 @@ class Lab:
         assert eventually(lambda: os.readlink(f"/proc/{host.pid}/ns/net") != mine)
         self._connect(host)
 
-    def _free_network(self) -> str:
-        """The first two numbers of a network that nothing here uses, and no lab of another process."""
-        taken = sh("ip", "-4", "-o", "addr")
-        for number in range(80 + os.getpid() % 100, 250):
-            if f" 10.{number}." not in taken:
-                return f"10.{number}"
-        raise LabError("no free network")
+    def _take_network(self) -> str:
+        """Take a network that nothing here uses, and no lab of another process; return its first two numbers.
 
-    def _connect_all(self, net: str) -> None:
+        Labs look and take one at a time. Two that look together would take the same one.
+        """
         mine = os.readlink("/proc/self/ns/net")
         if not eventually(lambda: os.readlink(f"/proc/{self.switch}/ns/net") != mine):
             raise LabError("unshare -n did not start")
-        sh(
-            *("ip", "-batch", "-"),
-            text=f"link add {self.link} type veth peer name up0 netns {self.switch}\n"
-            f"addr add {net}.0.1/16 dev {self.link}\nlink set {self.link} up\n",
-        )
+        with Path(tempfile.gettempdir(), "mesh-lab.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            taken = sh("ip", "-4", "-o", "addr")
+            free = (
+                number
+                for number in range(80 + os.getpid() % 100, 250)
+                if number != KUBERNETES_NETWORK and f" 10.{number}." not in taken
+            )
+            number = next(free, None)
+            if number is None:
+                raise LabError("no free network")
+            sh(
+                *("ip", "-batch", "-"),
+                text=f"link add {self.link} type veth peer name up0 netns {self.switch}\n"
+                f"addr add 10.{number}.0.1/16 dev {self.link}\nlink set {self.link} up\n",
+            )
+        return f"10.{number}"
+
+    def _connect_all(self) -> None:
         lines = ["link add br0 type bridge", "link set br0 up", "link set up0 master br0 up"]
         for host in self.hosts:
             lines += self._cable(host)

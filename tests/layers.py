@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import mesh
@@ -47,12 +47,12 @@ def room_of(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imports(tree: ast.AST, *, strings: bool) -> Iterator[str]:
+def imports(nodes: Iterable[ast.AST], *, strings: bool) -> Iterator[str]:
     """Yield the absolute names that a module imports, also under TYPE_CHECKING and in functions.
 
-    strings: also names of modules that stand in strings
+    nodes: all of its tree. strings: also names of modules that stand in strings
     """
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
@@ -63,14 +63,14 @@ def imports(tree: ast.AST, *, strings: bool) -> Iterator[str]:
 
 def violations(path: Path, source: str) -> Iterator[str]:
     """Yield a line for each import against the layers, and each call that prints or exits below the command line."""
-    tree, room = ast.parse(source), room_of(path)
+    nodes, room = list(ast.walk(ast.parse(source))), room_of(path)
     place = path.relative_to(ROOT).as_posix()
     in_runtime = place.startswith(RUNTIMES)
     in_agent = room in SHIPPED or in_runtime
     own = ("mesh.agent.", "mesh.protocol.")
     if in_runtime:
         own = ("mesh.program.runtime.", *(("mesh.launchpad.runtime.",) if room == "launchpad" else ()))
-    for name in imports(tree, strings=not in_agent):
+    for name in imports(nodes, strings=not in_agent):
         first, _, rest = name.partition(".")
         if in_agent:
             known = first in sys.stdlib_module_names or first == "typing_extensions"  # which only mypy reads
@@ -85,7 +85,7 @@ def violations(path: Path, source: str) -> Iterator[str]:
         if HEIGHT[other] >= HEIGHT[room] or other in FORBIDDEN.get(room, ()):
             yield f"{path}: {room} imports {name}"
     if room not in ("cli", "__main__") and not in_agent and place not in LEAVES:
-        for node in ast.walk(tree):
+        for node in nodes:
             called = dotted(node.func) if isinstance(node, ast.Call) else ""
             if called in ("print", "sys.exit", "exit", "os._exit"):
                 yield f"{path}:{getattr(node, 'lineno', 0)}: {called}"

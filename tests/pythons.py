@@ -5,6 +5,7 @@ MESH_TEST_PYTHON=3.8 has every test of an agent run on that version alone, as ``
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import subprocess
@@ -19,6 +20,7 @@ PATTERNS = (
 )
 
 
+@functools.cache
 def pythons() -> dict[str, str]:
     """Return a path for each minor version; the one of these tests comes first."""
     found = {}

@@ -13,6 +13,16 @@ from pathlib import Path
 from tests.lab import eventually
 
 TMUX = shutil.which("tmux")
+# A program: mesh whose lines wait for those of slower ranks until these have ended. On a machine with much to do, equal
+# lines of several ranks may come seconds apart.
+PATIENT = """\
+import sys
+import mesh.screen.units
+mesh.screen.units.HOLD_S = 60.0
+from mesh.__main__ import main
+sys.argv[0] = "mesh"
+main()
+"""
 
 
 class Screen:
@@ -45,7 +55,7 @@ class Screen:
         """What is to be seen now, without what has gone up."""
         return self._captured()
 
-    def expect(self, text: str, within: float = 60.0) -> None:
+    def expect(self, text: str, within: float = 120.0) -> None:
         """Wait until a text is to be seen."""
         assert eventually(lambda: text in self.text(), within), f"{text!r} is not in\n{self.text()}"
 
@@ -60,7 +70,7 @@ class Screen:
     def has_ended(self) -> bool:
         return self._do("display", "-p", "#{pane_dead}").strip() == "1"
 
-    def wait(self, within: float = 60.0) -> None:
+    def wait(self, within: float = 120.0) -> None:
         """Wait until the command has ended."""
         assert eventually(lambda: self.has_ended, within), f"still running:\n{self.text()}"
 
@@ -88,6 +98,6 @@ class Screen:
             capture_output=True,
             text=True,
             check=True,
-            timeout=20,
+            timeout=120,
         )
         return done.stdout

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -20,9 +21,10 @@ NODES = 4
 PROGRAMS = ("slurmctld", "slurmd", "munged", "srun", "sbatch")
 DAEMONS = re.compile(r"(\S*/)?(munged|slurmctld|slurmd)\b|slurmstepd|\[?slurmscriptd|sackd")
 SRUN_PORTS = (61001, 62000)  # beyond those that Linux gives to connections
-START_S = 60.0
-SETTLE_S = 60.0  # for jobs to end, on a machine with much to do
+START_S = 180.0
+SETTLE_S = 180.0  # for jobs to end, on a machine with much to do
 
+# BatchStartTimeout (usually 10 s), MessageTimeout (10 s), UnkillableStepTimeout (60 s): a machine with much to do.
 CONFIG = """\
 ClusterName=lab
 SlurmctldHost={login}({address})
@@ -49,6 +51,9 @@ AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 KillWait={kill_wait}
 MinJobAge=300
+BatchStartTimeout=120
+MessageTimeout=60
+UnkillableStepTimeout=300
 SrunPortRange={first_port}-{last_port}
 NodeName={nodes} CPUs=8 RealMemory=4000 State=UNKNOWN
 PartitionName=main Nodes={nodes} Default=YES MaxTime=INFINITE State=UP
@@ -75,7 +80,7 @@ class SlurmCluster:
     ) -> None:
         """visible, shared_home: as in Lab; sshd: lines for all hosts; kill_wait: from SIGTERM to SIGKILL, seconds"""
         self.lab = Lab(1 + NODES, visible=visible, sshd=sshd, shared_home=shared_home)
-        self._kill_wait = kill_wait
+        self._kill_wait, self._visible = kill_wait, visible
 
     @property
     def login(self) -> TestHost:
@@ -157,8 +162,12 @@ class SlurmCluster:
             for pid, _ in self.processes(host):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, 9)
-            agents = "/tmp/mesh-[0-9]*/.agent-*"
-            host.script(f"find /root /tmp -xdev -mindepth 1 -not -path '{agents}' -delete 2>/dev/null || true")
+        for host in self.lab.hosts:
+            assert eventually(lambda one=host: not self.processes(one), SETTLE_S), self.processes(host)
+            kept = [host.path(str(one)) for one in self._visible]
+            kept += host.path("/tmp").glob("mesh-[0-9]*/.agent-*")  # compiled modules of the agents
+            for place in ("/root", "/tmp"):
+                _empty(host.path(place), kept)
 
     def popen(self, *argv: str, cwd: str = "/root", **environ: str) -> subprocess.Popen[bytes]:
         """Start a command on the login node."""
@@ -171,3 +180,19 @@ class SlurmCluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+
+
+def _empty(place: Path, kept: Sequence[Path]) -> None:
+    """Remove all that is in a directory but the paths that are kept, and what leads to them.
+
+    find(1) would look at all files behind those: the device of a shared home directory is that of this machine.
+    """
+    for entry in list(place.iterdir()):
+        if entry in kept:
+            continue
+        if any(entry in one.parents for one in kept):
+            _empty(entry, kept)
+        elif entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from mesh.backends.switchboard.program import pack
 from mesh.engine.credentials import make_credentials
 from tests.conftest import Home
+from tests.ports import free_port
 from tests.switched_client import LOOPBACK
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # of hosts, as sshd has it
@@ -41,7 +42,7 @@ class Switchboard:
         self.key, self._zip = directory / "key.pem", directory / "switchboard.zip"
         self.key.write_text(self.credentials)
         self._zip.write_bytes(pack())
-        self.port = 0
+        self.port = free_port()  # which stays its own while no switchboard is there
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._names = names
 
@@ -59,11 +60,11 @@ class Switchboard:
             process.wait(60)
 
     def start_board(self) -> None:
-        """Start it, on the port that it had before."""
+        """Start it, on the port that it has always."""
         self.board = self._start({}, "board", "--address", LOOPBACK, "--ports", f"{self.port}-{self.port}")
         assert self.board.stdout is not None
         with self.board.stdout as stdout:
-            self.port = json.loads(stdout.readline())["port"]
+            assert json.loads(stdout.readline()) == {"port": self.port}
 
     def start_node(self, name: str) -> None:
         home = self._directory / f"home-{name}"

@@ -29,7 +29,7 @@ def carrier(connect: Connect, credentials: str, client_return: float) -> Carrier
         from mesh.backends.switchboard.backend import SwitchboardBackend
 
         names = [host.name for host in cluster.hosts]
-        return SwitchboardBackend(connect, credentials, names, node_limit=20.0, client_return=client_return)
+        return SwitchboardBackend(connect, credentials, names, client_return=client_return)
 
     return Carrier(open=open_backend, steps=("reach", "python"), descriptors=0)
 

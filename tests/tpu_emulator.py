@@ -43,7 +43,9 @@ class Emulator:
         wrong: "page", how many nodes an answer has; "fail", the name of a status; "times", how many calls it hits;
         "hang", seconds before each answer; "unreachable", locations
         """
-        self.state.write_text(json.dumps({"nodes": nodes, **wrong}))
+        beside = self.state.with_suffix(".new")
+        beside.write_text(json.dumps({"nodes": nodes, **wrong}))
+        beside.replace(self.state)  # a call that is under way reads all of it
         self.log.write_text("")
 
     @property

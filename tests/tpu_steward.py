@@ -21,6 +21,7 @@ from pathlib import Path
 
 from mesh.app.evidence import Pace
 from mesh.app.jobhosts import Makers
+from mesh.jobs import children
 from mesh.jobs.children import DEADLINES
 from tests.desk import Desk
 from tests.lab import eventually
@@ -30,8 +31,9 @@ PACE = Pace(
 )
 HELD_FETCH = "held-fetch"  # a file; a hand that waits for its removal has put its process id into it
 HELD_POLL_S = 0.05
-LOOK_DEADLINE_S = 15.0
+LOOK_DEADLINE_S, LOOK_START_S = 15.0, 120.0  # the latter as long as a busy machine may need
 LOOK_S, URGENT_LOOK_S = 1.0, 0.5  # between two looks of the steward at one job
+START_S, END_S = 120.0, 60.0  # a busy machine takes long
 REPOSITORY = Path(__file__).parents[1]
 
 
@@ -46,12 +48,12 @@ def steward(desk: Desk) -> Iterator[subprocess.Popen[bytes]]:
             argv, cwd=REPOSITORY, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     try:
-        assert eventually(lambda: desk.mesh("serve", "status").status == 0 or process.poll() is not None)
+        assert eventually(lambda: desk.serving() == process.pid or process.poll() is not None, START_S)
         assert process.poll() is None, (desk.place / "serve.log").read_text()
         yield process
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(END_S)
 
 
 def main() -> None:
@@ -66,7 +68,7 @@ def main() -> None:
         sys.stdout.write(encode(find_strays(interval=0.0)))
         return
     if sys.argv[1:2] != ["hand"]:
-        DEADLINES["look"] = LOOK_DEADLINE_S
+        DEADLINES["look"], children.LOOK_START_S = LOOK_DEADLINE_S, LOOK_START_S
         serving.LOOK_S, serving.URGENT_LOOK_S = LOOK_S, URGENT_LOOK_S
         serving.hand_argv = lambda: (*me, "hand")
         interval = os.environ.get("MESH_TEST_AUDIT_S", "")
@@ -89,8 +91,8 @@ def main() -> None:
 
 def wait_for_release(path: Path) -> None:
     """Wait while a test has a file, after writing into it that this process waits."""
-    if path.exists():
-        path.write_text(str(os.getpid()))
+    with contextlib.suppress(FileNotFoundError), open(path, "r+") as file:  # never made anew
+        file.write(str(os.getpid()))
     while path.exists():
         time.sleep(HELD_POLL_S)
 

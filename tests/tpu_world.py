@@ -10,23 +10,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
-from mesh.app.machines import JobMaker, Pace
 from mesh.core.job import CommandSpec, JobSpec, MachinesSpec, RestartOn, RestartSpec
 from mesh.core.tpu import Pricing, Provision, Recreate, TpuSpec
 from mesh.jobs import events
 from mesh.jobs.child import serve
-from mesh.jobs.interfaces import MachineFacts, NoAnswer, Request
-from mesh.jobs.locking import take_lock
+from mesh.jobs.interfaces import MachineFacts, Maker, NoAnswer, Request
 from mesh.jobs.orders import Start
 from mesh.jobs.place import StorePlace
-from mesh.jobs.steward import Steward, StewardOptions
-from mesh.jobs.store import open_store
-from tests.jobs_world import ROOT, Host, Plan, PointedStore, ScriptedHands
+from tests.jobs_world import ROOT, Host, Plan, ScriptedHands
 from tests.tpuemulator.client import PROJECT, ZONES
-
-PACE = Pace(absent_again=1.0, lost_again=0.2, list_interval=0.2, queue_interval=0.2, hurried_interval=0.2)
 
 
 class TpuHands(ScriptedHands):
@@ -50,7 +45,15 @@ class PointedMaker:
     """Mesh's maker of machines, with points."""
 
     def __init__(self, root: Path) -> None:
-        self._root, self._maker, self._plan = root, JobMaker(PACE), Plan("hand")
+        self._root, self._plan = root, Plan("hand")
+
+    @cached_property
+    def _maker(self) -> Maker:
+        """Mesh's own, in hands that need it."""
+        from mesh.app.machines import JobMaker, Pace
+
+        pace = Pace(absent_again=1.0, lost_again=0.2, list_interval=0.2, queue_interval=0.2, hurried_interval=0.2)
+        return JobMaker(pace)
 
     def make(self, request: Request) -> events.Made | events.Refused:
         self._plan.point("before the make")
@@ -76,10 +79,13 @@ class PointedMaker:
 
 def serve_world(root: Path) -> None:
     """Be a steward of the world's store until a signal ends it."""
+    from mesh.jobs.locking import take_lock
+    from mesh.jobs.steward import Steward, StewardOptions
+    from tests.jobs_steward import open_pointed
+
     place = StorePlace(directory=root / "jobs")
     lock = take_lock(place)
-    store = PointedStore(open_store(place)._database)
-    store.plan = Plan("steward")
+    store = open_pointed(place)
     options = StewardOptions(
         user="me",
         hand=(sys.executable, "-m", "tests.tpu_world", "hand", str(root)),
@@ -87,7 +93,7 @@ def serve_world(root: Path) -> None:
         look_s=0.3,
         urgent_look_s=0.2,
         lease_s=3.0,
-        deadlines={"start": 20.0, "stop": 20.0, "look": 10.0, "fetch": 10.0},
+        deadlines={"start": 120.0, "stop": 120.0, "look": 60.0, "fetch": 60.0},
     )
     try:
         Steward(store, options, os.environ, keep=[lock]).run()

@@ -9,13 +9,14 @@ import fcntl
 import os
 import shutil
 import sys
+import time
 import zipfile
 
 from mesh.agent.version import LOCK_NAME, PLACES, PREFIX, is_private, size_of, use
 
 KEPT_VERSIONS = 3  # unused ones that stay, the newest: a host may have clients with different versions of mesh
 DRAFT_PREFIX = ".new-agent-"
-DRAFT_AGE_LIMIT_S = 3600.0  # an older draft without a lock file is that of a killed process
+DRAFT_AGE_LIMIT_S = 3600.0  # an older draft that no process uses is that of a killed process
 
 
 def install(key: str, size: int) -> str:
@@ -54,7 +55,7 @@ def _unpack(archive: str, path: str, size: int) -> str:
         use(draft)
         with zipfile.ZipFile(archive) as zipped:
             zipped.extractall(draft)
-        if os.path.isdir(path) and size_of(path) != size:  # a cleaner of /tmp has removed files by their age
+        if os.path.isdir(path) and not _is_whole(path, size):  # a cleaner of /tmp has removed files by their age
             os.rename(path, f"{draft}/damaged")
             shutil.rmtree(f"{draft}/damaged", ignore_errors=True)
         try:
@@ -67,6 +68,10 @@ def _unpack(archive: str, path: str, size: int) -> str:
         shutil.rmtree(draft, ignore_errors=True)
 
 
+def _is_whole(path: str, size: int) -> bool:
+    return os.path.exists(f"{path}/{LOCK_NAME}") and size_of(path) == size
+
+
 def _remove_unused(place: str, key: str) -> None:
     """Remove versions that no agent uses, but for the newest ones, and drafts of processes that were killed."""
     versions: list[tuple[float, str]] = []
@@ -76,12 +81,24 @@ def _remove_unused(place: str, key: str) -> None:
             if name.startswith(PREFIX) and name != PREFIX + key:
                 if not _is_used(path):
                     versions.append((os.stat(f"{path}/{LOCK_NAME}").st_mtime, path))
-            elif name.startswith(DRAFT_PREFIX) and not _is_used(path):
+            elif name.startswith(DRAFT_PREFIX) and _is_left(path):
                 shutil.rmtree(path, ignore_errors=True)
         except OSError:  # it is not complete yet, or somebody else removes it
             continue
     for _, path in sorted(versions)[:-KEPT_VERSIONS]:
         _remove(path)
+
+
+def _is_left(draft: str) -> bool:
+    """Return True for the draft of a process that was killed. Raises OSError.
+
+    A young one may be that of a process which has not locked it yet.
+    """
+    try:
+        made = os.stat(f"{draft}/{LOCK_NAME}").st_mtime
+    except FileNotFoundError:
+        return time.time() - os.stat(draft).st_mtime > DRAFT_AGE_LIMIT_S
+    return time.time() - made > DRAFT_AGE_LIMIT_S and not _is_used(draft)
 
 
 def _is_used(path: str) -> bool:

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
 PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # as PRIVATE_PLACES in base/directories.py
 PREFIX = ".agent-"  # of a directory's name; the key follows
 LOCK_NAME = "in-use"  # a file in the directory; processes of an agent hold a shared flock(2) on it
+LOCK_LIMIT_S = 10.0  # for another process to look whether a version is in use, or to remove it
+LOCK_INTERVAL_S = 0.01
 
 
 def find(key: str, size: int, places: "Tuple[str, ...]" = PLACES) -> str:
@@ -33,7 +36,15 @@ def is_private(path: str) -> bool:
 def use(path: str) -> bool:
     """Keep a directory from being removed while this process or a child lives. False if it is being removed."""
     lock = os.open(path + "/" + LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
-    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    deadline = time.monotonic() + LOCK_LIMIT_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOCK_INTERVAL_S)
     if os.fstat(lock).st_ino != os.stat(path + "/" + LOCK_NAME).st_ino:
         os.close(lock)
         return False

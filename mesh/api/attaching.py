@@ -120,8 +120,8 @@ def signal(
 
     name: as kill(1) has it: "USR1", "SIGUSR1" or "10"
     ranks: their numbers, or text as --rank takes it; None: all
-    Signals that ask for an end or a pause go to every process of a rank, all others only to those that have a handler
-    for them: they would end the others, as the shell around a program.
+    Signals that ask for an end or a pause go to every process of a rank. All others go only to processes that have a
+    handler for them, because they would end the others, as the shell around a program.
     run, cluster: as with ``attach``. Raises UsageError, and MeshError if a host cannot be asked.
     """
     return signalled(run, name, ranks=ranks, cluster=cluster, clusters_file=clusters_file)[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 from mesh.api.costing import prices_here
 from mesh.config.billing import Billing, table_of
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.installing import install_line
 from mesh.hosts.tpu.client import NotAsked, credentials
 
 # gcloud's own way to name another endpoint; at one by http:// no credentials are needed.
@@ -127,7 +127,7 @@ def ask(where: Billing, first: str, after: str, environ: Mapping[str, str]) -> l
         from google.auth.exceptions import GoogleAuthError
         from requests.exceptions import RequestException
     except ImportError as error:
-        hint = f"{sys.executable} -m pip install google-auth requests"
+        hint = install_line("google-auth", "requests")
         raise UsageError("the bill needs google-auth and requests, which are not installed", hint=hint) from error
     endpoint = environ.get(ENDPOINT, "") or GOOGLE
     try:

@@ -27,7 +27,7 @@ STOP_LIMIT_S = 10.0  # for a rank to stop: Python looks at signals between two o
 def debug(run: str, *, rank: str, cluster: str = "", clusters_file: str = "", notify: Callable[[str], object]) -> None:
     """Stop a rank, unless it waits already, and have its pdb on our terminal until it goes on or the user leaves it.
 
-    rank: as --rank takes it, and one alone
+    rank: as --rank takes it, and one alone; "": rank 0, and a line names the others
     Raises UsageError, and MeshError if the rank cannot be stopped.
     """
     if not (sys.stdin is not None and sys.stdin.isatty() and os.isatty(2)):
@@ -41,6 +41,9 @@ def debug(run: str, *, rank: str, cluster: str = "", clusters_file: str = "", no
     if len(chosen) != 1:
         raise UsageError("--rank: expected one rank", hint=f"mesh debug {found.run[-6:]} --rank {min(chosen)}")
     (number,) = chosen
+    if not rank and placement.world_size > 1:
+        last = placement.world_size - 1
+        notify(f"debug: rank {number} of 0-{last}; another one: mesh debug {found.run[-6:]} --rank {last}")
     if number >= placement.world_size:
         raise UsageError(f"--rank: the run has no rank {number}", hint=f"mesh stacks {found.run[-6:]}")
     node = placement.node(number)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 from msgspec import Struct
 
@@ -10,13 +12,18 @@ from mesh.api.choosing import choose_cluster
 from mesh.api.inquiries import ask
 from mesh.config.settings import Options
 from mesh.core.amounts import told_bytes
+from mesh.core.cluster import Cluster
 from mesh.engine.question import Question
 from mesh.hosts.interfaces import Purpose
 from mesh.protocol.figures import Figures
 from mesh.protocol.questions import AskFigures
 
+if TYPE_CHECKING:
+    from mesh.engine.inquiry import Inquiry, Questions
+
 DEFAULTS = Options()
 SPAN_S = 0.5  # between the two readings of an answer
+PERIOD_S = 2.0  # likewise where one answer follows another
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -60,10 +67,43 @@ def top(*, cluster: str, options: Options = DEFAULTS, clusters_file: str = "") -
     Nothing is read on the hosts between two calls, and nothing is kept. Raises UsageError.
     """
     found = choose_cluster(cluster, options, clusters_file, purpose=Purpose.ASK)
-    inquiry = ask(found, Question(message=AskFigures(seconds=SPAN_S)), quiet=True)
-    answers = inquiry.replies(Figures)
+    return _hosts(found, ask(found, Question(message=AskFigures(seconds=SPAN_S)), quiet=True))
+
+
+def watch(
+    show: Callable[[list[HostFigures]], object], *, cluster: str, options: Options = DEFAULTS, clusters_file: str = ""
+) -> NoReturn:
+    """Show the figures of a cluster's hosts every PERIOD_S, until Ctrl-C. One agent on each host gives all answers.
+
+    show: is called with the figures as ``top`` returns them
+    If a host fails, all are connected again. Raises UsageError and KeyboardInterrupt.
+    """
+    found = choose_cluster(cluster, options, clusters_file, purpose=Purpose.ASK)
+    while True:
+        _watch_until_failure(found, show)
+        time.sleep(PERIOD_S)
+
+
+def _watch_until_failure(found: Cluster, show: Callable[[list[HostFigures]], object]) -> None:
+    shown = 0  # failures
+
+    def go_on(inquiry: Inquiry) -> Questions:
+        nonlocal shown
+        show(_hosts(found, inquiry))
+        shown = len(inquiry.failures)
+        inquiry.forget()
+        return {} if shown else dict.fromkeys(range(len(found.hosts)), AskFigures(seconds=PERIOD_S))
+
+    inquiry = ask(found, Question(message=AskFigures(seconds=SPAN_S)), go_on, quiet=True)
+    if len(inquiry.failures) > shown:  # no host is left that could be asked more
+        show(_hosts(found, inquiry))
+
+
+def _hosts(cluster: Cluster, inquiry: Inquiry) -> list[HostFigures]:
+    """Return the figures of all hosts by their last answers."""
+    answers = inquiry.replies(Figures, -1)
     hosts = []
-    for node, host in enumerate(found.hosts):
+    for node, host in enumerate(cluster.hosts):
         if node in answers:
             hosts.append(_host(host.name, answers[node]))
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, knowing_secrets, make_spec
+from mesh.api.gathering import Gathering
+from mesh.api.gathering import RunLine as RunLine
 from mesh.api.held import find_hosts
 from mesh.api.meant import clusters_meant, run_of_job
 from mesh.api.records import find_record
@@ -25,7 +26,7 @@ from mesh.config.mad import CLUSTER as MAD
 from mesh.config.project import Project
 from mesh.config.settings import Options, patient
 from mesh.core.amounts import ago
-from mesh.core.cluster import Cluster, Host, place_ranks
+from mesh.core.cluster import Cluster, place_ranks
 from mesh.core.errors import MeshError, NoHosts, UsageError
 from mesh.core.naming import RUN_ID, NamedRun, ambiguous, the_one
 from mesh.core.outcome import Cause
@@ -33,35 +34,15 @@ from mesh.engine.question import Question
 from mesh.hosts.interfaces import Purpose
 from mesh.protocol.answers import Owner
 from mesh.protocol.questions import AskGpus, AskLeftovers, AskRuns
-from mesh.protocol.replies import Cleaned, Gpus, Run, Runs
+from mesh.protocol.replies import Cleaned, Gpus, Runs
 from mesh.rundir.records import Record
 
 if TYPE_CHECKING:
     from mesh.engine.inquiry import Inquiry, Questions
 
 DEFAULTS = Options()
-RUNNING = "running"  # the state of an agent that sends none
 NAMES_SHOWN = 8  # hosts in one message
 STOP_TIMEOUT_S = 3600.0  # seconds for the answer of a host that ends runs: each of them has its own grace
-
-
-class RunLine(Struct, frozen=True, kw_only=True):
-    """A run on the hosts of a cluster."""
-
-    run: str
-    cluster: str  # as its owner calls it
-    owner: str  # user@machine; "" if its agent is gone
-    command: str
-    since: float  # seconds since the epoch, on its owner's clock; 0.0 if no host reports it
-    hosts: tuple[str, ...]  # that have reported it
-    ranks: int  # that are running
-    state: str  # "waiting", "preparing", "running", "pulling", "ending", "ended" or "orphaned", or several by commas
-    attached: bool  # a client is there
-    detached: bool  # it needs none
-    devices: tuple[str, ...]  # HOST:PATH of the devices that it holds
-    name: str = ""  # that its owner has given it
-    tags: tuple[str, ...] = ()  # likewise
-    groups: Mapping[str, Mapping[str, int]] = {}  # of pods, where they are in groups: their hosts by state
 
 
 class Answers(Struct, frozen=True, kw_only=True):
@@ -95,7 +76,7 @@ def ps(
     """
     failures: list[str] = []
     question = Question(message=AskRuns())
-    gathering = _Gathering(show)
+    gathering = Gathering(show)
     if cluster:
         for found in clusters_of(cluster, options, clusters_file, failures):
             inquiry = ask(found, question)
@@ -111,7 +92,7 @@ def ps(
 
 def runs_on(cluster: Cluster) -> Answers:
     """Return the runs on the hosts of a cluster, which are given, and the hosts that gave no answer."""
-    gathering = _Gathering(lambda lines: None)
+    gathering = Gathering(lambda lines: None)
     inquiry = ask(cluster, Question(message=AskRuns()), quiet=True)
     for node, answer in inquiry.replies(Runs).items():
         gathering.take(cluster.hosts[node], answer)
@@ -282,89 +263,6 @@ def clusters_of(name: str, options: Options, clusters_file: str, problems: list[
             continue  # nothing runs there
         except MeshError as error:
             problems.append(f"{cluster.name}: not asked: {error}")
-
-
-class _Gathered:
-    """A run, as hosts report it."""
-
-    def __init__(self) -> None:
-        self.about = Owner()
-        self.agents: dict[int, tuple[Host, Run]] = {}  # host and state there, by node
-        self.orphans: list[tuple[str, str]] = []  # host and process
-
-    @property
-    def is_complete(self) -> bool:
-        """True once all hosts have answered. Other versions of mesh do not count the hosts."""
-        return self.about.hosts == len(self.agents)
-
-
-class _Gathering:
-    """The answers of hosts, which become one line for each run."""
-
-    def __init__(self, show: Callable[[Sequence[RunLine]], object]) -> None:
-        """show: as with ``ps``"""
-        self._show = show
-        self._gathered: dict[str, _Gathered] = {}
-        self._shown: set[str] = set()
-
-    def take(self, host: Host, answer: object) -> None:
-        """Add the answer of one host; a machine may have several names, and send the same answer again."""
-        if not isinstance(answer, Runs):
-            return
-        for one in answer.runs:
-            run = self._of(one.run)
-            if run.about == Owner():
-                run.about = one.about
-            run.agents.setdefault(one.node, (host, one))
-        for orphan in answer.orphans:
-            self._of(orphan.run).orphans.append((host.name, orphan.told))
-        self._show_new([one.run for one in answer.runs if self._of(one.run).is_complete])
-
-    def end(self) -> tuple[RunLine, ...]:
-        """Return all runs, the oldest first, once no more answers come."""
-        self._show_new(list(self._gathered))
-        return tuple(sorted((_line(run, found) for run, found in self._gathered.items()), key=_by_age))
-
-    def _of(self, run: str) -> _Gathered:
-        return self._gathered.setdefault(run, _Gathered())
-
-    def _show_new(self, runs: Sequence[str]) -> None:
-        new = [_line(run, self._gathered[run]) for run in dict.fromkeys(runs) if run not in self._shown]
-        self._shown.update(line.run for line in new)
-        if new:
-            self._show(sorted(new, key=_by_age))
-
-
-def _by_age(line: RunLine) -> tuple[float, str]:
-    return line.since, line.run
-
-
-def _line(run: str, found: _Gathered) -> RunLine:
-    about, orphans = found.about, found.orphans
-    agents = [found.agents[node] for node in sorted(found.agents)]
-    # An agent of another version of mesh may send no state.
-    states = dict.fromkeys([*(one.state or RUNNING for _, one in agents), *("orphaned" for _ in orphans)])
-    return RunLine(
-        run=run,
-        cluster=about.cluster,
-        owner=f"{about.user}@{about.machine}" if about.user else "",
-        command=about.command or "; ".join(dict.fromkeys(line for _, line in orphans)),
-        since=about.since or 0.0,
-        hosts=tuple(dict.fromkeys([*(host.name for host, _ in agents), *(host for host, _ in orphans)])),
-        ranks=sum(not rank.ended for _, one in agents for rank in one.ranks),
-        state=",".join(states),
-        attached=any(one.attached for _, one in agents),
-        detached=any(one.detached for _, one in agents),
-        groups=_by_group(agents),
-        devices=tuple(f"{host.name}:{device}" for host, one in agents for device in one.devices),
-        name=about.name,
-        tags=tuple(about.tags),
-    )
-
-
-def _by_group(agents: Sequence[tuple[Host, Run]]) -> dict[str, dict[str, int]]:
-    names = dict.fromkeys(host.group for host, _ in agents if host.group)
-    return {name: Counter(one.state or RUNNING for host, one in agents if host.group == name) for name in names}
 
 
 def _only_one(name: str, clusters: Sequence[Cluster]) -> str:

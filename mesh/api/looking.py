@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from mesh.api.checking import TCP_TIMEOUT_S
 from mesh.api.detached import DetachedRun, Scratch
+from mesh.api.gathering import GOING_ON, RUNNING
 from mesh.api.inquiries import ask, told_failures
 from mesh.api.lookout import Lookouts
 from mesh.app.assemble import Parts, launch, placed
@@ -28,7 +29,6 @@ from mesh.rundir.results import RunResult, run_result
 
 SILENT_HOST_LIMIT_S = 20.0  # for a host that sends nothing
 ANSWER_LIMIT_S = 60.0  # for a host's answer about its runs
-GOING_ON = ("waiting", "preparing", "running", "pulling", "ending")  # states of an agent
 
 
 class Standing(Enum):
@@ -83,7 +83,7 @@ def _standing(run: str, cluster: Cluster) -> Seen:
 def _in_answers(run: str, answers: Sequence[Runs]) -> Standing:
     """Return how a run is by the agents that hosts have reported; UNKNOWN without any of it."""
     agents = [one for answer in answers for one in answer.runs if one.run == run]
-    live = [one for one in agents if (one.state or GOING_ON[2]) in GOING_ON]
+    live = [one for one in agents if (one.state or RUNNING) in GOING_ON]
     if any(one.detached for one in live):
         return Standing.RUNNING
     if live or any(orphan.run == run for answer in answers for orphan in answer.orphans):

@@ -23,7 +23,8 @@ from mesh.jobs.requests import About, AskAbout, StopSteward, serving_pid, stewar
 from mesh.jobs.sockets import socket_path
 
 SERVE_VARIABLE = "MESH_SERVE"  # "0": no command starts the steward
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0  # for a steward to answer, on a machine with much to do
+START_AGAIN_S = 2.0  # between two starts, where another steward has the store and does not answer
 START_POLL_S = 0.02
 STOP_TIMEOUT_S = 30.0
 LOG_FILE = "serve.log"
@@ -56,18 +57,21 @@ def ensure_steward(place: StorePlace, *, waits: bool = True) -> Serving:
     process = _spawn(place)
     if not waits:
         return Serving(pid=process.pid, has_started=True)
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
+    began = spawned = time.monotonic()
+    while (now := time.monotonic()) < spawned + START_TIMEOUT_S:
         if pid := serving_pid(steward):
             return Serving(pid=pid, has_started=pid == process.pid, at_boot=unit_path(os.environ).exists())
-        if process.poll() is not None and not _other_starts(process.returncode):
-            break
+        if process.poll() is not None:
+            if not _has_other(process.returncode):
+                break
+            if spawned + START_AGAIN_S < now < began + START_TIMEOUT_S:  # the other one has ended, or is about to
+                process, spawned = _spawn(place), now
         time.sleep(START_POLL_S)
     raise MeshError(f"mesh serve does not answer: {last_line(place)}", hint="mesh serve log")
 
 
-def _other_starts(status: int) -> bool:
-    """Return True if a steward ended because another one has the store, which will answer soon."""
+def _has_other(status: int) -> bool:
+    """Return True if a steward ended because another one has the store, which starts or ends."""
     from mesh.jobs.locking import AlreadyServed
 
     return status == AlreadyServed.exit_code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import secrets
 from collections.abc import Iterable
@@ -42,8 +43,8 @@ def stop(
 ) -> tuple[str, ...]:
     """End a run on every host of its cluster, or every run there; return the ids of those that were ended.
 
-    run: an id, a name or tag, a part of an id or name, "last" for the newest `mesh run` of this machine, or a
-        cluster for the one run there; a run that is no more is no error
+    run: an id, a name or tag, or a part of an id or name. "last" is the newest `mesh run` of this machine; a cluster
+        means the one run there. A run that is no more is no error
     every: all runs of this login on the cluster
     options.grace: seconds from SIGTERM to SIGKILL, instead of what the run was started with
     cluster: where it runs; "": from this machine's record of the run, else every cluster of cluster.yaml
@@ -123,7 +124,8 @@ def _note_end(run: str, clusters_file: str) -> None:
     """Write into this machine's record of a detached run how it ended."""
     record = find_record(run)
     if record and record.state is State.DETACHED and record.hosts:
-        fetch_end(record, clusters_file)
+        with contextlib.suppress(NoHosts):  # its allocation has ended by now, and the run with it
+            fetch_end(record, clusters_file)
 
 
 class RestartedRank(Struct, frozen=True, kw_only=True):
@@ -150,8 +152,8 @@ def restart(
     on: the host on which they start: a spare one of the run, or one that they have come from. "": their own
     grace: seconds from SIGTERM to SIGKILL; None: as the run was started with. Nodes of a program get SIGKILL at once
     run, cluster: as with ``attach``
-    Raises UsageError for ranks and hosts that the run does not have, and MeshError if a rank cannot be started again or
-    a host cannot be asked.
+    Raises UsageError for ranks and hosts that the run does not have. Raises MeshError if a rank cannot be started
+    again, or a host cannot be asked.
     """
     return restart_found(find_run(run, cluster, DEFAULTS, clusters_file), ranks, on=on, grace=grace)
 

@@ -12,6 +12,7 @@ from mesh.api.jobsetup import job_of
 from mesh.api.jobstore import JobStore
 from mesh.api.regions import buckets_of, far_words
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.installing import extra_line
 from mesh.core.regions import is_near
 
 SCHEME = "gs://"
@@ -99,7 +100,7 @@ def _client() -> Client:
         from google.auth.exceptions import GoogleAuthError
         from google.cloud import storage as library
     except ImportError as error:
-        raise MeshError("google-cloud-storage is not installed", hint="pip install 'mesh[gcs]'") from error
+        raise MeshError("google-cloud-storage is not installed", hint=extra_line("gcs")) from error
     try:
         if os.environ.get(EMULATOR):
             from google.auth.credentials import AnonymousCredentials

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.installing import extra_line
 
 SCHEME = "gs://"
 EMULATOR = "STORAGE_EMULATOR_HOST"  # of Google's client: the address of another server
@@ -99,8 +99,7 @@ def _bucket(name: str, environ: Mapping[str, str]) -> Bucket:
     try:
         from google.cloud import storage
     except ImportError as error:
-        hint = f"{sys.executable} -m pip install google-cloud-storage"
-        raise NotCopied("buckets of Google Cloud need Google's client", hint=hint) from error
+        raise NotCopied("buckets of Google Cloud need Google's client", hint=extra_line("gcs")) from error
     if environ.get(EMULATOR):
         client = storage.Client.create_anonymous_client()
     else:

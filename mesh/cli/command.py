@@ -46,7 +46,8 @@ class Command:
         return f"mesh {self.name} [options] {self.words}".rstrip()
 
 
-# Headings of `mesh --help`, with the commands that come first below each; the others follow as they were made.
+# Headings of `mesh --help`, with the first words of the commands that come first below each. Commands with one first
+# word stand by the names of their modules, and those of one module as they were made.
 ORDER = {
     "Run": "run exec repl notebook again replay bisect",
     "Runs": "ps runs logs attach detach stop stacks debug restart signal ui report diff",
@@ -54,8 +55,9 @@ ORDER = {
     "Hosts": "clusters check setup ssh top forward clean up down keep pods",
     "Jobs": "job serve",
     "This machine": "init config completion",
-    "Other programs' command lines": "",
+    "Other programs' command lines": "multihost multihost-job mad jobman tlaunchrun",
 }
+FIRST_MODULES = ("jobs",)  # come before others of the same word
 COMMANDS: dict[str, Command] = {}  # by name, in the order of the help once all are made
 # Words that several commands begin with, as `mesh job submit`: the heading in `mesh --help`, and the line there.
 FAMILIES: dict[str, tuple[str, str]] = {}
@@ -67,12 +69,14 @@ def family(word: str, group: str, summary: str) -> None:
 
 
 def arrange() -> None:
-    """Bring all commands into the order of the help."""
+    """Bring all commands into the order of the help, in whatever order their modules were imported."""
 
-    def place(item: tuple[str, Command]) -> tuple[int, int]:
-        first, group = item[0].partition(" ")[0], item[1].group
-        listed = ORDER[group].split()
-        return list(ORDER).index(group), listed.index(first) if first in listed else len(listed)
+    def place(item: tuple[str, Command]) -> tuple[int, int, bool, str]:
+        first, made = item[0].partition(" ")[0], item[1]
+        listed = ORDER[made.group].split()
+        number = listed.index(first) if first in listed else len(listed)
+        module = made.body.__module__.rpartition(".")[2]
+        return list(ORDER).index(made.group), number, module not in FIRST_MODULES, module
 
     ordered = sorted(COMMANDS.items(), key=place)
     COMMANDS.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from operator import add
 
 from mesh.cli.option import (
@@ -21,6 +22,7 @@ from mesh.cli.option import (
 from mesh.config.forwarding import read_forwarded
 from mesh.config.retries import BISECTION_RUNS_MAX, read_retries, read_statuses, read_trials
 from mesh.config.settings import read_number
+from mesh.core.errors import UsageError
 from mesh.core.forwarding import Forwarded
 
 FAILED = switch("failed", ("again",), HOSTS, "only on the hosts that have failed")
@@ -88,6 +90,24 @@ FORWARD: Option[tuple[Forwarded, ...]] = Option(
     field="forward",
 )
 PTY = switch("pty", ("run", "exec"), RANKS, "give rank 0 your terminal: pdb, vim, top", field="pty")
+
+
+def _read_kernel(flag: str, given: str) -> str:
+    if not KERNEL_NAME.fullmatch(given):
+        raise UsageError(f"{flag}: expected letters, digits, dots, dashes and underscores, found {given!r}")
+    return given
+
+
+KERNEL_NAME = re.compile(r"[A-Za-z0-9._-]+")  # as Jupyter takes them
+INSTALL_KERNEL = Option(
+    "install-kernel",
+    ("repl",),
+    OTHER,
+    "NAME",
+    "start nothing; write a Jupyter kernel whose cells run on all ranks",
+    _read_kernel,
+    "",
+)
 DEBUG = switch("debug", ("run",), DIAGNOSIS, "pdb here at breakpoint() or an exception of any rank", field="debug")
 
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from json import dumps
+from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
@@ -29,10 +30,12 @@ from mesh.core.errors import MeshError, UsageError
 from mesh.core.ranks import counted
 from mesh.core.statusline import StatusLine
 
+if TYPE_CHECKING:
+    from mesh.api.figures import HostFigures
+
 GROUP = "Hosts"
 TOP_HEAD = ("host", "cpu", "memory", "disk read, write /s", "network in, out /s", "run")
 TOP_DROPPED = ("disk read, write /s", "network in, out /s", "run")  # in a narrow terminal, the first one first
-TOP_PERIOD_S = 2.0
 CLEAR = "\x1b[H\x1b[J"  # home, and erase what is below
 SEE_CHECK = "`mesh check CLUSTER` shows what is wrong there"
 
@@ -92,20 +95,25 @@ def top(given: Given) -> int:
     from msgspec import to_builtins
 
     from mesh.api import figures
+
+    cluster, options, file = given[o.CLUSTER], given.options(), given[o.CLUSTERS]
+    if sys.stdout is not None and sys.stdout.isatty() and not given[o.JSON_LIST]:
+        figures.watch(lambda found: _show_top(found, lead=CLEAR), cluster=cluster, options=options, clusters_file=file)
+    found = figures.top(cluster=cluster, options=options, clusters_file=file)
+    if given[o.JSON_LIST]:
+        show([dumps(to_builtins(found))])
+    else:
+        _show_top(found)
+    return 1 if any(one.error for one in found) else 0
+
+
+def _show_top(found: list[HostFigures], lead: str = "") -> None:
+    from mesh.api.figures import top_rows
     from mesh.core.width import Table
 
-    is_live = sys.stdout is not None and sys.stdout.isatty() and not given[o.JSON_LIST]
-    while True:
-        found = figures.top(cluster=given[o.CLUSTER], options=given.options(), clusters_file=given[o.CLUSTERS])
-        if given[o.JSON_LIST]:
-            show([dumps(to_builtins(found))])
-        else:
-            table = Table(list(TOP_HEAD), width=columns(), dropped=TOP_DROPPED)
-            lines = list(table.lines(list(figures.top_rows(found))))
-            show([f"{CLEAR}{lines[0]}", *lines[1:]] if is_live else lines)
-        if not is_live:
-            return 1 if any(one.error for one in found) else 0
-        time.sleep(TOP_PERIOD_S)
+    table = Table(list(TOP_HEAD), width=columns(), dropped=TOP_DROPPED)
+    first, *rest = table.lines(list(top_rows(found)))
+    show([f"{lead}{first}", *rest])
 
 
 @command(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from mesh.cli import joboptions as j
 from mesh.cli import options as o
 from mesh.cli.command import Takes, command, family
+from mesh.cli.logoptions import check_module, pattern_of
 from mesh.cli.options import Given
 from mesh.cli.speech import columns, paint_of, say, show
 from mesh.config.settings import given_command
@@ -223,6 +223,7 @@ def logs(given: Given) -> None:
     from mesh.api.jobsetup import module_lines
 
     if given[j.LOGS_MODULE]:
+        check_module(given)
         show(module_lines(given[j.JOB] or LAST, given[j.LOGS_MODULE]))
         return
     job_logs(given[j.JOB] or LAST, _output(given), attempt=given[j.ATTEMPT], follow=given[o.FOLLOW], notify=say)
@@ -243,7 +244,7 @@ def _output(given: Given) -> JobOutput:
         ranks=given[o.SOME_RANKS],
         stderr=given[o.STDERR],
         since=given[o.SINCE],
-        grep=re.escape(given[o.GREP]) if given[o.FIXED] else given[o.GREP],
+        grep=pattern_of(given),
         output=given[o.SHOWN],
         label=given[o.LABEL],
         fold=given[o.FOLD],

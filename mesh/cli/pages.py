@@ -15,6 +15,7 @@ from mesh.cli.command import Takes, command
 from mesh.cli.options import Given
 from mesh.cli.speech import say, show
 from mesh.core.errors import UsageError
+from mesh.core.installing import extra_line
 from mesh.core.naming import LAST
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ def ui(given: Given) -> int:
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn", "anyio", "h11"):
             raise
-        hint = f"{sys.executable} -m pip install 'mesh[ui]'"
-        raise UsageError(f"mesh ui: {error.name} is not installed", hint=hint) from error
+        raise UsageError(f"mesh ui: {error.name} is not installed", hint=extra_line("ui")) from error
     port = given[p.UI_PORT] or 0
     if port > PORT_MAX:
         raise UsageError(f"--port: expected a port (0 to {PORT_MAX}), found {port}")

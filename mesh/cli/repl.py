@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
-from mesh.cli import options as o
+from mesh.cli import dailyoptions as d
 from mesh.cli.command import command
 from mesh.cli.options import Given
+from mesh.cli.wishes import wishes_of
 
 
 @command(
@@ -16,21 +15,16 @@ from mesh.cli.options import Given
     examples=(
         ("mesh repl pod", "a Python prompt on one rank of each host"),
         ("mesh repl --nproc 8 pod:0-3", "on 8 ranks of each of 4 hosts"),
+        ("mesh repl --install-kernel pod pod", "Jupyter then lists a kernel whose cells run on all ranks"),
     ),
 )
 def repl(given: Given) -> int:
     """Open a Python prompt on all ranks: each cell runs on every rank."""
-    from mesh.program.prompt.session import Wishes, run_prompt
+    if given[d.INSTALL_KERNEL]:
+        from mesh.cli.kernelspec import install
 
-    if given[o.CLUSTERS]:  # a program has no parameter for it
-        os.environ["MESH_CLUSTERS"] = given[o.CLUSTERS]
+        return install(given)
 
-    return run_prompt(
-        Wishes(
-            cluster=given[o.CLUSTER],
-            python=given[o.PYTHON],
-            options=given.options(),
-            fold=given[o.FOLD],
-            look=given.look(),
-        )
-    )
+    from mesh.program.prompt.session import run_prompt
+
+    return run_prompt(wishes_of(given))

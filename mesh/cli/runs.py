@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from mesh import api
 from mesh.cli import dailyoptions as d
 from mesh.cli import options as o
 from mesh.cli.command import command
+from mesh.cli.logoptions import pattern_of
 from mesh.cli.options import Given
 from mesh.cli.speech import columns, paint_of, say, show
 from mesh.config.yamlfile import did_you_mean
@@ -143,7 +143,7 @@ def stop(given: Given) -> None:
 def logs(given: Given) -> None:
     """Show what the ranks of a run have printed."""
     before, after = _around(given)
-    grep = re.escape(given[o.GREP]) if given[o.FIXED] else given[o.GREP]
+    grep = pattern_of(given)
     if given[d.ALL_LOGS]:
         _logs_of_all(given, grep, before, after)
         return

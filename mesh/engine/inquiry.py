@@ -65,9 +65,13 @@ class Inquiry:
         return self.rounds[0]
 
     def replies(self, kind: type[R], number: int = 0) -> dict[int, R]:
-        """Return the records that answered a question, in order of nodes. number: of the question, from 0"""
+        """Return the records that answered a question, by node. number: of the question, from 0; -1: the last"""
         answers = self.rounds[number] if number < len(self.rounds) else {}
         return {node: one.answer for node, one in sorted(answers.items()) if isinstance(one.answer, kind)}
+
+    def forget(self) -> None:
+        """Drop the answers to all questions but the last, for questions without an end."""
+        self.rounds = self.rounds[-1:]
 
     @property
     def done(self) -> bool:

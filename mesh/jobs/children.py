@@ -35,6 +35,7 @@ DEADLINES = {
 }
 READ_BYTES = 1 << 16
 REPEATED = ("stop", "fetch")  # operations of which a child carries out several, where they wait
+LOOK_START_S = 30.0  # more for the first look of a child: its process has yet to begin, maybe on a busy machine
 IDLE_LIMIT_S = 60.0  # a child that looks waits this long for the next look
 
 Take = Callable[[Request, AnyAnswer | None], None]
@@ -54,6 +55,7 @@ class Work(Struct, kw_only=True):
 
     operation: str
     requests: list[Request]
+    limit: float = 0.0  # seconds
     deadline: float = 0.0  # monotonic
 
 
@@ -129,6 +131,7 @@ class Children:
         self._children: list[Child] = []
         self._waiting: deque[Work] = deque()
         self.deadlines = dict(DEADLINES)
+        self.look_start_s = LOOK_START_S
 
     def __len__(self) -> int:
         return len(self._children)
@@ -172,7 +175,7 @@ class Children:
         now = time.monotonic()
         for child in list(self._children):
             if child.work is not None and now >= child.work.deadline:
-                self._lose(child, f"no answer within {self.deadlines[child.operation]:g} s")
+                self._lose(child, f"no answer within {child.work.limit:g} s")
             elif child.work is None and now >= child.idle_since + IDLE_LIMIT_S:
                 self._drop(child)
 
@@ -201,7 +204,10 @@ class Children:
             self._begin(child, work)
 
     def _begin(self, child: Child | None, work: Work) -> None:
-        work.deadline = time.monotonic() + self.deadlines[work.operation]
+        work.limit = self.deadlines[work.operation]
+        if child is None and self._goes_on(work.operation):
+            work.limit += self.look_start_s  # else a machine that is busy enough would never see an answer
+        work.deadline = time.monotonic() + work.limit
         try:
             if child is None:
                 child = Child(self._argv, work.operation, self._environ, self._keep)
@@ -239,7 +245,11 @@ class Children:
     def _is_kept(self, child: Child) -> bool:
         """Return True for a child that goes on with the next request; each start has a child of its own."""
         more = child.operation in REPEATED and any(work.operation == child.operation for work in self._waiting)
-        return more or child.operation.startswith("look")
+        return more or self._goes_on(child.operation)
+
+    @staticmethod
+    def _goes_on(operation: str) -> bool:
+        return operation.startswith("look")
 
     def _lose(self, child: Child, why: str) -> None:
         """End a child, and report that its requests have no answer."""

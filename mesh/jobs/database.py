@@ -13,6 +13,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError
 
 from mesh.core.errors import MeshError
+from mesh.core.installing import extra_line
 from mesh.jobs import tables
 from mesh.jobs.place import StorePlace, refuse_remote
 from mesh.jobs.reading import STORE_VERSION
@@ -159,7 +160,7 @@ def _told_call(name: str, make: Callable[[], Engine]) -> Engine:
     try:
         return make()
     except ImportError as error:
-        raise StoreFailed(f"{name}: {error}", hint="pip install 'mesh[team]'") from error
+        raise StoreFailed(f"{name}: {error}", hint=extra_line("team")) from error
 
 
 def _hint(reason: str) -> str:

@@ -13,7 +13,7 @@ from mesh.core.outcome import EXIT_BUSY
 from mesh.jobs.place import StorePlace
 
 LOCK_FILE = "serve.lock"
-CHILDREN_END_S = 10.0  # for the children of a dead steward to be killed by the kernel
+CHILDREN_END_S = 30.0  # for the children of a dead steward to be killed by the kernel
 POLL_S = 0.05
 
 

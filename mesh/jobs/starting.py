@@ -15,7 +15,7 @@ from mesh.jobs.requests import serving_pid, steward_of
 from mesh.jobs.steward import Steward, StewardOptions
 from mesh.jobs.store import open_store
 
-START_TIMEOUT_S = 20.0  # for a steward to answer on its socket
+START_TIMEOUT_S = 60.0  # for a steward that lives to answer on its socket
 POLL_S = 0.05
 LOG_FILE = "serve.log"
 LOG_SHOWN_CHARACTERS = 2000

@@ -7,6 +7,7 @@ KEY_ADDRESS = "https://packages.cloud.google.com/apt/doc/apt-key.gpg"
 KEY_FILE = "/usr/share/keyrings/cloud.google.asc"
 LIST_FILE = "/etc/apt/sources.list.d/gcsfuse.list"
 APT_LOCK_TIMEOUT_S = 600
+ANSWER_LIMIT_S = 10  # for a mount
 
 SPEAK = r"""
 note() { printf 'gcsfuse: %s\n' "$*" >&2; }
@@ -85,7 +86,8 @@ command -v gcsfuse >/dev/null || fail "apt-get installed gcsfuse, but there is n
 
 # Values before: bucket, path, prefix, options, wanted (digest of options and prefix), key (the mark's name).
 MOUNT_FUNCTIONS = (
-    SPEAK
+    f"answer_s={ANSWER_LIMIT_S}\n"
+    + SPEAK
     + r"""
 mark=$MESH_MODULES/$key
 state= daemon= mounted= made= digest= words=
@@ -111,18 +113,16 @@ read_mounts() {
     [ -n "$kind" ]
 }
 
-# answers: true if the mount answers within 10 s. A process that waits for a mount may be impossible to kill
+# answers: true if the mount answers in time. A process that waits for a mount may be impossible to kill
 answers() {
-    local pid tries
-    stat -f -- "$point" >/dev/null 2>&1 </dev/null 3>&- &
+    local pid status word= way
+    exec {way}< <(exec stat -f -c answers -- "$point" 2>/dev/null </dev/null 3>&-)
     pid=$!
-    for tries in {1..500}; do
-        kill -0 "$pid" 2>/dev/null || { wait "$pid"; return; }
-        sleep 0.02
-    done
-    disown "$pid"
-    kill -9 "$pid"
-    return 1
+    read -r -t "$answer_s" word <&"$way"
+    status=$?
+    exec {way}<&-
+    [ "$status" -le 128 ] || kill -9 "$pid" 2>/dev/null  # it still waits
+    [ -n "$word" ]
 }
 
 # started PID: print the time at which a process began, with the id of this start of the machine

@@ -70,7 +70,7 @@ class Versioned(Message):
 
 
 END_OLDER = "mesh stop RUN, with the mesh that started it"
-UPGRADE = "on the machine with the older mesh: python3 -m pip install --upgrade mesh"
+UPGRADE = "on the machine with the older mesh, in its clone: git pull && pipx install --force ."
 
 
 class VersionError(FrameError):

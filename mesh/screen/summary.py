@@ -19,6 +19,7 @@ from mesh.core.pull import NotPulled, Pulled
 from mesh.core.ranks import counted, few, told_ranks
 from mesh.core.run import RunSpec
 from mesh.core.typed import SHELL_BUILTINS, Typed
+from mesh.screen.alikehosts import joined, key_of
 from mesh.verdict.verdict import LAST_LINES, Failure, Tail, Verdict, agents_killed_together, told_return
 
 SUMMARY_LINES = 25
@@ -344,10 +345,11 @@ def _grouped(outcome: Outcome, placement: Placement, prepared: Tail, typed: Type
     """List failures; equal ones of several hosts are one line."""
     groups: dict[tuple[str, str, str], list[PrepareFailed]] = {}
     for failure in outcome.failures:
-        groups.setdefault((failure.step, failure.message, failure.hint), []).append(failure)
+        groups.setdefault(key_of(failure), []).append(failure)
     lines: list[str] = []
-    for (step, message, hint), failures in groups.items():
+    for (step, _, _), failures in groups.items():
         who = _who(placement, [failure.node for failure in failures])
+        message, hint = joined(failures, placement.hosts[failures[0].node].name)
         # A fault on our side is no host's; of these steps the message is complete.
         text = f"{step}: {message}" if step in ("home", "sync", "devices", "prerun", "start") else message
         text = text.replace("prerun: prerun[", "prerun[", 1)  # with its place in mesh.yaml
@@ -355,8 +357,7 @@ def _grouped(outcome: Outcome, placement: Placement, prepared: Tail, typed: Type
         if step == "prerun":
             said = [_SCRIPT.sub("bash: ", line) for line in prepared(failures[0].node)[-LAST_LINES:]]
             lines += [f"{INDENT}{line[:QUOTED_CHARACTERS]}" for line in [*said, *_instead(said, typed)]]
-        if hint:
-            lines += [f"{INDENT}{line}" for line in hint.split("\n")]
+        lines += [f"{INDENT}{line}" for line in hint]
     return lines
 
 

@@ -100,8 +100,8 @@ def serve(place: Place, *, has_actions: bool, ready: Callable[[], object] = lamb
     for number in ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, server.handle_exit)
-    ready()
     with contextlib.suppress(KeyboardInterrupt):
+        ready()
         server.run(sockets=[place.socket])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return 128 + server.ended_by if server.ended_by in ENDING else 0

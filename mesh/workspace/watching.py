@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from mesh.core.errors import MeshError
+from mesh.core.installing import install_line
 from mesh.workspace.ignore import FILES, Rules
 from mesh.workspace.listing import list_workspace
 from mesh.workspace.tracked import TrackedFiles
@@ -92,7 +93,7 @@ class Watch:
         try:
             from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
         except ImportError as error:
-            raise MeshError(f"--watch needs watchfiles: {error}", hint="pip install watchfiles") from error
+            raise MeshError(f"--watch needs watchfiles: {error}", hint=install_line("watchfiles")) from error
         self._internal_error: type[Exception] = WatchfilesRustInternalError
         self.survey = survey  # whose directories are watched
         self.is_broken = False  # it sees no more changes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -24,7 +25,7 @@ from tests.lab import eventually
 def sock(tmp_path: Path) -> Iterator[str]:
     path = tmp_path / "docker.sock"
     daemon = subprocess.Popen([sys.executable, "-m", "tests.docker", str(path)], cwd=REPOSITORY)
-    assert eventually(path.exists)
+    assert eventually(lambda: answers(str(path)), 60.0)
     yield str(path)
     daemon.terminate()
     daemon.wait()
@@ -39,6 +40,13 @@ def run(opener: Open, any_python: str, tmp_path: Path, sock: str) -> Run:
     given = {"PATH": f"{tmp_path}/programs:{os.environ['PATH']}", "MESH_RUN_ID": "x"}
     assert isinstance(run.prepare(env=given), Ready)
     return run
+
+
+def answers(sock: str) -> bool:
+    """Return True once the daemon takes connections: its socket is there before."""
+    with contextlib.suppress(OSError):
+        return docker.ask(sock, do="ps", labels=[]) == []
+    return False
 
 
 def running(sock: str) -> list[str]:

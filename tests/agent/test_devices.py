@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -75,7 +76,7 @@ def test_a_foreign_holder_is_named_and_untouched(run: Run, holders: Holders, dev
 def test_what_an_earlier_run_has_left_is_ended(run: Run, holders: Holders, device: Path) -> None:
     holder = holders.start(STUBBORN, str(device), MESH_RUN_ID="20200101-000000-abcdef")
     assert isinstance(run.prepare(claim=True), Ready)
-    assert holder.wait(5) == -9
+    assert holder.wait(60) == -9
     (told,) = [event.text for event in run.events if isinstance(event, HostNotice)]
     assert f"ended pid {holder.pid}" in told
     run.finish()
@@ -84,7 +85,7 @@ def test_what_an_earlier_run_has_left_is_ended(run: Run, holders: Holders, devic
 def test_evict_ends_our_own_processes(run: Run, holders: Holders, device: Path) -> None:
     holder = holders.start(HOLD, str(device))
     assert isinstance(run.prepare(claim=True, evict=True), Ready)
-    assert holder.wait(5) == -15
+    assert holder.wait(60) == -15
     run.finish()
 
 
@@ -113,13 +114,16 @@ def test_a_device_that_is_free_soon_is_waited_for(
     opener: Open, any_python: str, holders: Holders, device: Path
 ) -> None:
     """It is held by nobody whom we see as a holder: its process is in another place, or its end takes time."""
-    run = opener(any_python, devices=(str(device),), device_patience=30.0)
+    run = opener(any_python, devices=(str(device),), device_patience=60.0)
     run.prepare(claim=True)
     run.start("true")
-    holders.start(TAKE, str(device), "2")
-    gone = run.finish()
+    holder = holders.start(TAKE, str(device), "1000")
+    run.session.finish(signal.SIGTERM, 10.0)
+    run.until(HostNotice, where=lambda event: isinstance(event, HostNotice) and f"waiting for {device}" in event.text)
+    holder.kill()
+    gone = run.until(Gone)
+    assert isinstance(gone, Gone)
     assert gone.left == ()
-    assert any(f"waiting for {device}" in e.text for e in run.events if isinstance(e, HostNotice))
 
 
 def test_a_device_that_stays_busy_is_named(run: Run, holders: Holders, device: Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,27 +44,56 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     blob.opening.cache_clear()
     yield
     blob.opening.cache_clear()
+    assert eventually(remove_own, 60.0)
+
+
+def remove_own() -> bool:
+    """Remove the directory of this version; False if an agent has written another module into it meanwhile."""
     shutil.rmtree(own(), ignore_errors=True)
+    return not own().exists()
+
+
+def ready(run: Run, files: contextlib.ExitStack) -> None:
+    """Prepare a host, and keep its version in use: a test beside this one may remove those that are not."""
+    assert isinstance(run.prepare(), Ready)
+    lock = files.enter_context((own() / version.LOCK_NAME).open())
+    fcntl.flock(lock, fcntl.LOCK_SH)
+
+
+@pytest.fixture
+def files() -> Iterator[contextlib.ExitStack]:
+    """Files that stay open to the end of a test."""
+    with contextlib.ExitStack() as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("variable", ["", "1"])
 def test_the_first_run_unpacks_it_and_the_next_one_imports_compiled_modules(
-    fresh: None, opener: Open, any_python: str, variable: str, monkeypatch: pytest.MonkeyPatch
+    fresh: None,
+    opener: Open,
+    any_python: str,
+    variable: str,
+    monkeypatch: pytest.MonkeyPatch,
+    files: contextlib.ExitStack,
 ) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", variable)
+    agents = []
     for _ in range(2):
         run = opener(any_python)
-        assert isinstance(run.prepare(), Ready)
+        ready(run, files)
         assert run.finish().left == ()
+        channel = run.session._sender.channel
+        assert isinstance(channel, CommandChannel)
+        agents.append(channel.process.pid)
     assert own().stat().st_mode & 0o777 == 0o700
     assert version.size_of(str(own())) == sum(map(len, blob._sources().values()))
     assert list(own().rglob("*.pyc"))
     # Other tests of this machine may unpack an agent at the same time.
-    assert eventually(lambda: not list(MINE.glob(install.DRAFT_PREFIX + "*")), 20.0)
+    assert not [path for pid in agents for path in MINE.glob(f"{install.DRAFT_PREFIX}{pid}-*")]
 
 
 def test_a_host_that_has_this_version_gets_at_most_10_kb_in_a_whole_run(
-    fresh: None, opener: Open, any_python: str, monkeypatch: pytest.MonkeyPatch
+    fresh: None, opener: Open, any_python: str, monkeypatch: pytest.MonkeyPatch, files: contextlib.ExitStack
 ) -> None:
     sent = []
     send = CommandChannel.send
@@ -74,7 +107,7 @@ def test_a_host_that_has_this_version_gets_at_most_10_kb_in_a_whole_run(
     for _ in range(2):
         sent.clear()
         run = opener(any_python)
-        assert isinstance(run.prepare(), Ready)
+        ready(run, files)
         run.start("true")
         assert run.result().code == 0
         bytes_of_runs.append(len(shlex.join(blob.start_command(any_python))) + sum(sent))
@@ -84,7 +117,9 @@ def test_a_host_that_has_this_version_gets_at_most_10_kb_in_a_whole_run(
     assert second <= BYTES_OF_A_RUN_MAX
 
 
-def test_a_damaged_directory_is_replaced(fresh: None, opener: Open, any_python: str) -> None:
+def test_a_damaged_directory_is_replaced(
+    fresh: None, opener: Open, any_python: str, files: contextlib.ExitStack
+) -> None:
     for damage in ("nothing", "a module is gone", "a module is cut", "the lock file is gone"):
         if damage == "a module is gone":
             (own() / blob.PACKAGE / "agent/main.py").unlink()
@@ -93,7 +128,7 @@ def test_a_damaged_directory_is_replaced(fresh: None, opener: Open, any_python: 
         elif damage == "the lock file is gone":
             (own() / version.LOCK_NAME).unlink()
         run = opener(any_python)
-        assert isinstance(run.prepare(), Ready), damage
+        ready(run, files)
         assert run.finish().left == ()
         assert version.size_of(str(own())) == sum(map(len, blob._sources().values()))
 
@@ -108,16 +143,16 @@ def test_removing_the_directory_under_a_running_agent_leaves_no_process_when_the
     fresh: None, opener: Open, any_python: str
 ) -> None:
     for victim in ("client", "agent"):
-        run = opener(any_python, lease=2.0, return_within=0.2)
+        run = opener(any_python, return_within=0.2, grace=0.2)
         assert isinstance(run.prepare(), Ready)
         run.start("sh", "-c", "trap '' TERM; setsid sleep 98761 & echo $! $PPID; sleep 98762")
         stray, agent = map(int, first_line(run).split())
-        shutil.rmtree(own())
+        assert eventually(remove_own, 60.0)
         if victim == "client":
             run.session.close()
         else:
             os.kill(agent, signal.SIGKILL)
-        assert eventually(lambda stray=stray, agent=agent: not is_running(stray) and not is_running(agent), 20.0)
+        assert eventually(lambda stray=stray, agent=agent: not is_running(stray) and not is_running(agent), 60.0)
 
 
 def test_unused_versions_beyond_the_newest_three_are_removed_and_used_ones_stay(tmp_path: Path) -> None:
@@ -130,12 +165,13 @@ def test_unused_versions_beyond_the_newest_three_are_removed_and_used_ones_stay(
 
     unused = [made(f"{version.PREFIX}{number}", 1000 + number) for number in range(5)]
     draft = made(f"{install.DRAFT_PREFIX}1-x", 5000)
+    young = made(f"{install.DRAFT_PREFIX}2-x", int(time.time()))  # another process is about to lock it
     used = made(f"{version.PREFIX}used", 1)
     holder = subprocess.Popen(["flock", "-s", str(used / version.LOCK_NAME), "sleep", "100"])
     try:
         assert eventually(lambda: install._is_used(str(used)))
         install._remove_unused(str(tmp_path), "own")
-        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(p.name for p in [*unused[2:], used])
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(p.name for p in [*unused[2:], used, young])
         assert not draft.exists()
     finally:
         holder.kill()
@@ -163,6 +199,20 @@ def test_only_a_private_directory_of_this_user_is_used(tmp_path: Path) -> None:
     private.rename(tmp_path / "elsewhere")
     private.symlink_to("elsewhere")
     assert found(tmp_path, 4) == ""
+
+
+def test_a_version_at_which_another_process_looks_is_found(tmp_path: Path) -> None:
+    target = tmp_path / f"mesh-{os.geteuid()}" / f"{version.PREFIX}k"
+    target.mkdir(parents=True)
+    target.parent.chmod(0o700)
+    (target / version.LOCK_NAME).touch()
+    (target / "a.py").write_text("pass")
+    looking = os.open(target / version.LOCK_NAME, os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_EX)  # as _is_used does
+    over = threading.Timer(0.3, os.close, [looking])
+    over.start()
+    assert found(tmp_path, 4) == str(target)
+    over.join()
 
 
 @pytest.mark.root

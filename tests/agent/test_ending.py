@@ -20,18 +20,21 @@ from mesh.protocol import control
 from mesh.protocol.frames import encode
 from tests.conftest import REPOSITORY
 from tests.firsts import finds, prepare_request
+from tests.full import times
 from tests.lab import eventually, state_of
 
 from .conftest import Open, Run
 
 FORKED_TWICE = (
-    "( setsid sh -c 'trap \"\" TERM HUP INT; echo $$; exec >/dev/null 2>&1; while :; do sleep 1; done' & ) ; sleep 0.1"
+    "read pid < <( ( setsid sh -c 'trap \"\" TERM HUP INT; echo $$; exec >/dev/null 2>&1; while :; do sleep 1; done' & "
+    ") ); echo $pid"
 )
 HEADLESS = (
     f"{sys.executable} -c 'import ctypes, threading, time; "
     "threading.Thread(target=time.sleep, args=(4567,)).start(); ctypes.CDLL(None).pthread_exit(None)' & "
     "echo $!; until grep -q '^State:.Z' /proc/$!/status; do sleep 0.02; done"
 )
+LEASE_S = 6.0  # longer than anything here takes to be sent, on a slow machine
 LEAVERS = {
     "a background child": "sleep 4567 & echo $!",
     "a double fork with setsid that ignores SIGTERM": FORKED_TWICE,
@@ -54,30 +57,34 @@ def is_running(pid: int) -> bool:
 def test_what_a_rank_leaves_is_gone_when_the_run_is(agent: Run, script: str) -> None:
     agent.prepare()
     agent.start("bash", "-c", script)
-    agent.until(Exited)
+    ended = agent.until(Exited)
+    assert isinstance(ended, Exited)
+    assert not ended.is_last
     pid = int(agent.printed())
     assert agent.finish(grace=0.5).left == ()
     assert not is_running(pid)
 
 
-@pytest.mark.parametrize(
-    ("script", "is_last"),
-    [*[(script, False) for script in LEAVERS.values()], ("true", True), ("(sleep 0.01 &); sleep 0.2; exit 3", True)],
-    ids=[*LEAVERS, "nothing", "a child that has ended as well"],
+ENDED_AS_WELL = (
+    "pid=$(sleep 0.01 >/dev/null & echo $!); "
+    "while grep -q '^State:.[^ZX]' /proc/$pid/status; do sleep 0.02; done; exit 3"
 )
-def test_a_rank_is_the_last_of_the_run_where_it_leaves_nothing(agent: Run, script: str, is_last: bool) -> None:
+
+
+@pytest.mark.parametrize("script", ["true", ENDED_AS_WELL], ids=["nothing", "a child that has ended as well"])
+def test_a_rank_is_the_last_of_the_run_where_it_leaves_nothing(agent: Run, script: str) -> None:
     agent.prepare()
     agent.start("bash", "-c", script)
     ended = agent.until(Exited)
     assert isinstance(ended, Exited)
-    assert ended.is_last is is_last
+    assert ended.is_last
     assert agent.finish(grace=0.0).left == ()
 
 
 COMET = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-end = time.monotonic() + 5
+end = time.monotonic() + 60
 if os.fork() == 0:
     os.setsid()
     while time.monotonic() < end and os.fork() == 0:
@@ -85,7 +92,7 @@ if os.fork() == 0:
 """
 
 
-@pytest.mark.parametrize("attempt", range(4))
+@pytest.mark.parametrize("attempt", range(times(2, full=4)))
 def test_a_process_that_forks_and_ends_all_the_time_is_ended(agent: Run, attempt: int) -> None:
     """Whoever looks at one process after the other may miss it."""
     mark = f"comet-{os.getpid()}-{attempt}"
@@ -115,7 +122,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("attempt", range(4))
+@pytest.mark.parametrize("attempt", range(times(2, full=4)))
 def test_what_others_print_into_the_pipe_of_a_rank_that_has_ended(agent: Run, attempt: int, tmp_path: Path) -> None:
     agent.prepare(env={"HOLDS": str(tmp_path)})
     agent.start(sys.executable, "-c", LATE, nproc=2)
@@ -172,7 +179,7 @@ def test_a_signal_reaches_every_process_of_a_rank(agent: Run) -> None:
     child = "bash -c 'trap \"echo child; exit\" INT; echo up; while :; do sleep 0.05; done'"
     agent.start("bash", "-c", f"trap 'echo parent; exit 9' INT; {child} & wait; wait")
     agent.until(Output)
-    agent.session.signal(signal.SIGINT, 5.0)
+    agent.session.signal(signal.SIGINT, 60.0)
     assert agent.result().status in (9, 130)
     assert b"parent\n" in agent.printed()
 
@@ -205,7 +212,7 @@ def test_a_client_that_hangs_up_ends_the_run(opener: Open, any_python: str) -> N
 
 
 def test_a_client_that_falls_silent_loses_its_lease(opener: Open, any_python: str) -> None:
-    run = opener(any_python, lease=0.5)
+    run = opener(any_python, lease=LEASE_S)
     run.prepare()
     run.start("sleep", "4567")
     assert run.until(Exited).time > 0
@@ -215,7 +222,7 @@ def test_a_client_that_falls_silent_loses_its_lease(opener: Open, any_python: st
 
 
 def test_the_lease_ends_a_rank_that_is_stopped_in_its_debugger(opener: Open, any_python: str) -> None:
-    run, stopped = opener(any_python, lease=3.0, debug=True), threading.Event()
+    run, stopped = opener(any_python, lease=LEASE_S, debug=True), threading.Event()
 
     def beat() -> None:
         while not stopped.wait(0.2):
@@ -233,16 +240,6 @@ def test_the_lease_ends_a_rank_that_is_stopped_in_its_debugger(opener: Open, any
         beats.join()
     assert run.until(Exited).time > 0
     assert isinstance(run.until(Gone), Gone)
-
-
-def test_a_beat_renews_the_lease(opener: Open, any_python: str) -> None:
-    run = opener(any_python, lease=1.0)
-    run.prepare()
-    run.start("sh", "-c", "for n in 1 2 3 4 5 6 7 8 9 10; do sleep 0.2; echo $n; done")
-    while not isinstance(run.until(Output, Exited), Exited):
-        run.session.beat()
-    assert run.finish().left == ()
-    assert b"10\n" in run.printed()
 
 
 def test_a_killed_agent_is_lost_and_its_ranks_do_not_go_on(opener: Open, any_python: str) -> None:
@@ -273,7 +270,7 @@ def test_a_finish_in_the_middle_of_prerun(agent: Run) -> None:
     entries = [PrerunEntry(run="echo begun"), PrerunEntry(run="sleep 4567")]
     agent.session.prepare(prepare_request(prerun=entries, given=finds(env={"RANK": "0"})))
     agent.until(Output)
-    assert agent.finish(grace=5.0).left == ()
+    assert agent.finish(grace=60.0).left == ()
 
 
 FAILING = """

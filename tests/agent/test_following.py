@@ -36,6 +36,7 @@ from mesh.remote.callbacks import Callbacks
 from mesh.remote.following import Following
 from mesh.remote.handover import Handovers
 from tests.agent.conftest import HOST, OUTERMOST, Open, Run
+from tests.agent.test_ending import is_running
 from tests.firsts import first_request
 from tests.lab import eventually, state_of
 
@@ -140,7 +141,7 @@ def test_a_client_that_is_killed_after_it_has_left_ends_nothing(agent: Run, come
     leave(agent)
     look = come()
     look.until(CaughtUp)
-    look.session.signal(signal.SIGUSR1, 5.0)
+    look.session.signal(signal.SIGUSR1, 60.0)
     ended = look.until(Exited)
     assert isinstance(ended, Exited)
     assert ended.code == 5
@@ -156,14 +157,16 @@ def test_a_client_that_loses_its_connections_has_every_byte_once(agent: Run, com
     leave_it_to.detach()
     agent.until(Detached)
     leave_it_to.stdin(0, b"go on\n")
+    leave_it_to.close()  # an agent waits for a client that stays
     look = come()
     for _ in range(3):
         look.until(Output)
         look.session.try_another("cut")
         look.until(Reconnected)
-    look.session.signal(signal.SIGTERM, 5.0)
+    while sum(len(event.data) for event in look.events if isinstance(event, Output)) < 9_000_000 + len("end"):
+        look.until(Output)
+    look.session.signal(signal.SIGTERM, 60.0)
     look.until(Gone)
-    leave_it_to.close()
     assert look.printed() == b"\0" * 9_000_000 + b"end"
     assert len([event for event in look.events if isinstance(event, Exited)]) == 1
 
@@ -177,7 +180,7 @@ def test_of_two_clients_that_signal_one_is_enough(agent: Run, come: Come, tmp_pa
     looks = [come(), come()]
     for look in looks:
         look.until(CaughtUp)
-        look.session.signal(signal.SIGINT, 20.0)
+        look.session.signal(signal.SIGINT, 60.0)
     looks[0].until(Output)
     (tmp_path / "enough").touch()
     for look in looks:
@@ -233,8 +236,8 @@ def go_on_alone(run: Run, come: Come, script: str) -> None:
     run.session.detach()
     run.until(Detached)
     run.session.stdin(0, b"\n")
+    run.session.close()  # an agent waits for a client that stays
     come().until(Gone)
-    run.session.close()
 
 
 def test_output_beyond_the_spools_limit_is_left_out_of_the_middle(opener: Open, come: Come, any_python: str) -> None:
@@ -300,7 +303,7 @@ def test_why_the_ranks_are_ended_is_not_for_the_client_that_leaves(agent: Run) -
     agent.start("sh", "-c", "read line; exit 3", stdin=True)
     agent.session.detach()
     agent.until(Detached)
-    agent.session.signal(signal.SIGTERM, 5.0)
+    agent.session.signal(signal.SIGTERM, 60.0)
     assert isinstance(agent.until(Gone, Lost), Gone)
     agent.session.close()
 
@@ -328,10 +331,10 @@ def test_a_client_that_does_not_leave_after_all_has_everything(agent: Run, remot
     )
     assert eventually(lambda: (remote_dir / "up").exists())
     if number:
-        agent.session.signal(number, 5.0)
+        agent.session.signal(number, 60.0)
     else:
-        agent.session.finish(signal.SIGTERM, 5.0)
-    ended = agent.until(Exited, where=lambda event: type(event) is Exited)  # not Ended, which is told before the output
+        agent.session.finish(signal.SIGTERM, 60.0)
+    ended = agent.until(Exited)
     assert isinstance(ended, Exited)
     printed = agent.printed()
     assert (ended.code, printed) == (3, b"\0" * 3_000_000 + b"last")
@@ -340,6 +343,11 @@ def test_a_client_that_does_not_leave_after_all_has_everything(agent: Run, remot
     agent.until(Gone)
     agent.session.close()
     assert eventually(lambda: not list(remote_dir.glob("machines/*/tape-*")))
+
+
+def has_printed_all(rank: int) -> bool:
+    """Return True once a rank has ended, or executes what its script ends with."""
+    return not is_running(rank) or Path(f"/proc/{rank}/cmdline").read_bytes().startswith(b"sleep")
 
 
 @pytest.mark.parametrize(
@@ -352,6 +360,8 @@ def test_a_run_whose_client_was_killed_before_it_left_keeps_how_it_ended(
 ) -> None:
     run = opener(any_python, return_within=1.0)
     begin_to_leave(run, script)
+    (started,) = [event for event in run.events if isinstance(event, Started)]
+    assert eventually(lambda: has_printed_all(started.pid))
     run.session.try_another("the test ends the channel")  # without a good-bye, as the end of a killed client
     assert eventually(lambda: b'"gone"' in (tape(remote_dir) / "facts").read_bytes())
     look = come()
@@ -373,7 +383,7 @@ def test_a_host_that_cannot_keep_a_run_says_so(agent: Run, remote_dir: Path) -> 
     (told,) = [event.text for event in agent.events if isinstance(event, HostNotice)]
     assert told.startswith("cannot go on by itself: ")
     (remote_dir / "up").touch()
-    ended = agent.until(Exited, where=lambda event: type(event) is Exited)
+    ended = agent.until(Exited)
     assert isinstance(ended, Exited)
     assert (ended.code, agent.printed()) == (3, b"all")
 
@@ -400,4 +410,4 @@ def test_a_journal_of_a_newer_mesh_is_refused_with_the_next_step(
     failed = come().until(PrepareFailed)
     assert isinstance(failed, PrepareFailed)
     assert "has format 9" in failed.message
-    assert "pip install --upgrade mesh" in failed.hint
+    assert "pipx install --force ." in failed.hint

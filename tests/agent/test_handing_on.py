@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -104,7 +105,7 @@ class Late:
 def trickle(visitor: socket.socket, data: bytes) -> None:
     for byte in data:
         visitor.send(bytes([byte]))
-        time.sleep(0.05)
+        time.sleep(0.01)
 
 
 def test_a_pack_that_grows_while_it_is_handed_on(tmp_path: Path) -> None:
@@ -146,8 +147,20 @@ def test_who_has_said_good_bye_is_heard_no_more(tmp_path: Path) -> None:
         assert fetched(port, tmp_path / "fetched") == f"it ended after 4 of {SIZE} bytes"
 
 
+class HastyClock:
+    """Time of which a second passes between two looks, so that no test has to wait for it."""
+
+    sleep = staticmethod(time.sleep)
+
+    def __init__(self) -> None:
+        self._looks = itertools.count()
+
+    def monotonic(self) -> float:
+        return float(next(self._looks))
+
+
 def test_who_sends_a_byte_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fanout, "STALL_LIMIT_S", 0.5)
+    monkeypatch.setattr(fanout, "time", HastyClock())
     with parent(lambda visitor: trickle(visitor, bytes([22, 3, 3, 64, 0]) + bytes(10_000))) as port:
         assert "it takes too long" in fetched(port, tmp_path / "fetched")
 
@@ -204,7 +217,8 @@ def test_connection_beyond_the_limit_gets_nothing(tmp_path: Path) -> None:
 
 
 def test_silent_peers_cost_few_threads_and_stop_no_transfer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fanout, "HANDSHAKE_LIMIT_S", 0.5)
+    monkeypatch.setattr(fanout, "HANDSHAKE_LIMIT_S", 6.0)  # in which the threads are counted
+    monkeypatch.setattr(fanout, "STALL_LIMIT_S", 60.0)  # the transfer waits for places of silent peers
     state = Directories(str(tmp_path), "project")
     state.make()
     sync = Sync(state, "run", fresh=False)
@@ -213,7 +227,7 @@ def test_silent_peers_cost_few_threads_and_stop_no_transfer(tmp_path: Path, monk
     (server,) = own_children() - before
     sync.add(bytes(SIZE))
     with contextlib.ExitStack() as strangers:
-        for _ in range(30):
+        for _ in range(fanout.MAX_HANDSHAKES + 4):
             strangers.enter_context(socket.create_connection(("127.0.0.1", port)))
         assert eventually(lambda: len(os.listdir(f"/proc/{server}/task")) == 1 + fanout.MAX_HANDSHAKES)
         assert not fetched(port, tmp_path / "fetched")

@@ -65,31 +65,30 @@ def test_it_is_skipped_where_it_has_succeeded_on_each_python(opener: Open, pytho
     assert runs(workspace) == 1
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (lambda path: (path / "in").write_text("2"), "in changed"),
-        (lambda path: (path / "in").unlink(), "in changed"),
-        (lambda path: (path / "directory/deep/new").write_text(""), "directory changed"),
-        (lambda path: (path / "link").unlink(), "link changed"),
-        (lambda path: (path.parent / "outside").write_text("2"), "link changed"),
-        (lambda path: (path / "missing").mkdir(), "missing changed"),
-        (lambda path: os.utime(path / "in", ns=(0, 0)), ""),
-        (lambda path: (path / "in").chmod(0o600), ""),
-        (lambda path: (path / "other").write_text("2"), ""),
-    ],
-)
-def test_what_counts_is_the_contents_of_the_inputs(
-    prepare: Prepare, workspace: Path, change: Callable[[Path], object], why: str
-) -> None:
+CHANGES: list[tuple[str, Callable[[Path], object]]] = [
+    ("", lambda path: path),
+    ("in changed", lambda path: (path / "in").write_text("2")),
+    ("", lambda path: os.utime(path / "in", ns=(0, 0))),
+    ("", lambda path: (path / "in").chmod(0o600)),
+    ("", lambda path: (path / "other").write_text("2")),
+    ("directory changed", lambda path: (path / "directory/deep/new").write_text("")),
+    ("link changed", lambda path: (path.parent / "outside").write_text("2")),
+    ("link changed", lambda path: (path / "link").unlink()),
+    ("missing changed", lambda path: (path / "missing").mkdir()),
+    ("in changed", lambda path: (path / "in").unlink()),
+    ("", lambda path: path),
+]
+
+
+def test_what_counts_is_the_contents_of_the_inputs(prepare: Prepare, workspace: Path) -> None:
     (workspace / "directory/deep").mkdir(parents=True)
     (workspace.parent / "outside").write_text("1")
     (workspace / "link").symlink_to("../outside")
     one = entry("echo x >> ran", "in", "directory", "link", "missing")
     assert prepare(one) == [UNKNOWN]
-    change(workspace)
-    assert prepare(one) == [why]
-    assert prepare(one) == [""]
+    for number, (why, change) in enumerate(CHANGES):
+        change(workspace)
+        assert prepare(one) == [why], number
 
 
 def test_the_inputs_are_what_earlier_entries_have_made_of_them(prepare: Prepare, workspace: Path) -> None:
@@ -167,13 +166,14 @@ def test_a_workspace_that_was_deleted_is_a_new_one(prepare: Prepare, workspace: 
     assert prepare(entry()) == [UNKNOWN]
 
 
-@pytest.mark.parametrize("text", ["", "[", "{}", "[1]", '[{"text": 1}]', "\0" * 50, '[{"machines": 1, "inputs": {}}]'])
-def test_a_damaged_record_is_none(prepare: Prepare, workspace: Path, text: str) -> None:
+def test_a_damaged_record_is_none(prepare: Prepare, workspace: Path) -> None:
     assert prepare(entry()) == [UNKNOWN]
     record = workspace.parent / ".p.prerun"
-    assert record.stat().st_size
-    record.write_text(text)
-    assert [prepare(entry()), prepare(entry())] == [[UNKNOWN], [""]]
+    for text in ("", "[", "{}", "[1]", '[{"text": 1}]', "\0" * 50, '[{"machines": 1, "inputs": {}}]'):
+        assert record.stat().st_size
+        record.write_text(text)
+        assert prepare(entry()) == [UNKNOWN], text
+    assert prepare(entry()) == [""]
 
 
 def test_a_record_that_cannot_be_opened_is_an_error(opener: Open, any_python: str, workspace: Path) -> None:

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 
+from mesh.agent.guardian import ANSWER_LIMIT_S
 from mesh.core.events import Answered, Connected, Exited, Lost, Output
 from mesh.protocol.questions import Stop
 from mesh.protocol.replies import Stopped
@@ -15,11 +16,12 @@ from tests.lab import eventually
 from .conftest import Open
 from .test_ending import is_running
 
+LEASE_S = 6.0  # longer than anything here takes to be sent, on a slow machine
 STUBBORN = "trap '' TERM; (trap '' TERM; exec setsid sleep 4569) & echo $! $$ $PPID; while :; do sleep 1; done"
 
 
 def test_a_stopped_agent_does_not_extend_its_lease(opener: Open, python: str) -> None:
-    run = opener(python, lease=1.0, grace=60.0)
+    run = opener(python, lease=LEASE_S, grace=60.0)
     run.prepare()
     run.start("bash", "-c", STUBBORN)
     run.until(Output)
@@ -32,10 +34,10 @@ def test_a_stopped_agent_does_not_extend_its_lease(opener: Open, python: str) ->
     assert eventually(lambda: not any(map(is_running, (escapee, rank, agent))))
 
 
-def test_beats_extend_the_lease_for_the_guardian_too(opener: Open, any_python: str) -> None:
-    run = opener(any_python, lease=2.0)
+def test_beats_extend_the_lease_for_the_agent_and_for_its_guardian(opener: Open, any_python: str) -> None:
+    run = opener(any_python, lease=LEASE_S)
     run.prepare()
-    run.start("sleep", "9")  # longer than the lease and the guardian's patience
+    run.start("sleep", str(LEASE_S + ANSWER_LIMIT_S + 2.0))
     over = threading.Event()
 
     def beat() -> None:
@@ -66,11 +68,11 @@ def test_the_backend_decides_when_a_silent_client_is_dead(opener: Open, any_pyth
 
 
 def test_a_question_may_take_longer_than_the_lease(opener: Open, any_python: str) -> None:
-    run = opener(any_python, grace=9.0)
+    run = opener(any_python, grace=LEASE_S + 3.0)
     run.prepare()
     run.start("bash", "-c", STUBBORN)
     run.until(Output)
-    asking = opener(any_python, node=1, lease=1.0)
+    asking = opener(any_python, node=1, lease=LEASE_S)
     asking.until(Connected)
     asking.session.ask(Stop(run=f"run-{os.getpid()}", grace=None))
     answered = asking.until(Answered)

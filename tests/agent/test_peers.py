@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from mesh.agent.detached import peers as peers_module
 from mesh.agent.detached.other_hosts import OtherHosts
 from mesh.agent.detached.peer_link import LinkClosed, PeerLink
 from mesh.agent.detached.peers import Hub, Member
@@ -20,7 +21,8 @@ from mesh.agent.sync.fanout import listen
 from mesh.engine.credentials import make_credentials
 from mesh.protocol.control import Join, News
 
-GRACE = 1.0  # seconds that a host may be silent
+GRACE = 600.0  # seconds that a host may be silent: no test that stands still for a while has a lost host
+SHORT_S = 0.5  # the same, and the time for another link, where a host is really gone
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +34,14 @@ def reap(member: Member) -> None:
     """The process that it asks for names, as the agent does."""
     assert member._lookup is not None
     os.waitpid(member._lookup.pid, 0)
+
+
+@pytest.fixture(autouse=True)
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beats come often, and on a slow machine all links are made in time."""
+    monkeypatch.setattr(peers_module, "BEAT_INTERVAL_S", 0.2)
+    for limit in ("RECONNECT_LIMIT_S", "JOIN_LIMIT_S", "CONNECT_LIMIT_S", "SILENCE_LIMIT_S"):
+        monkeypatch.setattr(peers_module, limit, GRACE / 2)
 
 
 class Circle:
@@ -47,7 +57,7 @@ class Circle:
         for member in self.members:
             reap(member)
 
-    def until(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline
@@ -64,6 +74,14 @@ class Circle:
         """As an agent that is killed."""
         self.all.remove(one)
         one.close()
+
+
+@pytest.fixture
+def closed() -> Iterator[socket.socket]:
+    """A port at which nobody listens, and that no other program can have."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound
 
 
 @pytest.fixture
@@ -119,14 +137,16 @@ def test_a_hub_stays_until_all_are_done(circle: Circle) -> None:
     assert circle.hub.news is None
 
 
-def test_a_member_that_is_killed_is_lost_to_all(circle: Circle) -> None:
+def test_a_member_that_is_killed_is_lost_to_all(circle: Circle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers_module, "RECONNECT_LIMIT_S", SHORT_S)
     circle.leave(circle.members[0])
     circle.until(lambda: all(one.news is not None for one in circle.all))
     assert circle.members[1].news == News(cause="lost", lost=1, reason="its agent is gone")
     assert circle.hub.news == circle.members[2].news == circle.members[1].news
 
 
-def test_a_hub_that_is_killed_is_lost_to_all(circle: Circle) -> None:
+def test_a_hub_that_is_killed_is_lost_to_all(circle: Circle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers_module, "RECONNECT_LIMIT_S", SHORT_S)
     circle.leave(circle.hub)
     circle.until(lambda: all(one.news is not None for one in circle.all))
     assert {str(member.news) for member in circle.members} == {
@@ -171,12 +191,13 @@ def test_new_links_are_not_heard(circle: Circle) -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "no-such-host.invalid"])
-def test_who_cannot_reach_the_hub_says_so(credentials: str, address: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    member = Member(1, GRACE, tls_context(credentials, False), address, port)
+def test_who_cannot_reach_the_hub_says_so(
+    credentials: str, address: str, monkeypatch: pytest.MonkeyPatch, closed: socket.socket
+) -> None:
+    monkeypatch.setattr(peers_module, "JOIN_LIMIT_S", 6.0)
+    member = Member(1, GRACE, tls_context(credentials, False), address, closed.getsockname()[1])
     reap(member)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while member.verdict is None:
         assert time.monotonic() < deadline
         ready = select.select(list(member.events()), [], [], max(0.0, min(member.next() - time.monotonic(), 0.5)))[0]
@@ -191,7 +212,7 @@ def test_who_says_nothing_costs_nothing_and_is_sent_away(circle: Circle) -> None
     turns = 0
     circle.until(lambda: len(circle.hub._new_links) == 1)
     (known,) = circle.hub._new_links.values()
-    known.began -= 60
+    known.began -= GRACE
 
     def is_gone() -> bool:
         nonlocal turns
@@ -206,8 +227,10 @@ def test_who_says_nothing_costs_nothing_and_is_sent_away(circle: Circle) -> None
 
 def test_a_hub_that_takes_connections_and_says_nothing_is_lost(circle: Circle) -> None:
     circle.all.remove(circle.hub)  # as one that was stopped: the kernel goes on to take connections
+    for member in circle.members:
+        member._host_grace = SHORT_S
     circle.until(lambda: all(one.news is not None for one in circle.all))
-    assert circle.members[0].news == News(cause="lost", lost=0, reason="silent for 1 s")
+    assert circle.members[0].news == News(cause="lost", lost=0, reason="silent for 0.5 s")
     circle.all.append(circle.hub)
 
 
@@ -222,7 +245,7 @@ def test_a_guest_that_never_heard_that_it_is_one_is_no_lost_host(credentials: st
     link.close()
     alone.until(lambda: alone.hub._guests[1].link is None)
     assert not alone.hub.is_needed
-    alone.hub._guests[1].ended_at -= 60
+    alone.hub._guests[1].ended_at -= GRACE
     alone.hub._beat_at = 0.0
     alone.hub.serve(set())
     assert alone.hub.news is None

@@ -7,6 +7,7 @@ from pathlib import Path
 from mesh.core.events import Exited, PrepareFailed, Ready, Stream
 
 from .conftest import Open, Run
+from .test_ending import is_running
 
 
 def failed(event: object) -> str:
@@ -70,7 +71,7 @@ def test_what_it_leaves_running_ends_with_the_run(agent: Run) -> None:
     pid = int(agent.printed(Stream.PRERUN))
     agent.start("kill", "-0", str(pid))
     assert agent.result().status == 0
-    assert not Path(f"/proc/{pid}").exists()
+    assert not is_running(pid)
 
 
 def test_bashrc_is_not_read(opener: Open, any_python: str, tmp_path: Path, monkeypatch: object) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from mesh.core.events import Ended, Exited, Output, Ready, Started, Stream
+from mesh.core.events import Exited, Output, Ready, Started, Stream
+from tests.full import times
 
 from .conftest import Open, Run
 
@@ -34,15 +34,16 @@ def test_words_environment_and_directory_on_each_python(opener: Open, python: st
     assert next(path for path in environment["PATH"].split(":")[:2] if "/bin-run-" not in path).endswith("/.local/bin")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(words=st.lists(st.binary(max_size=40).map(lambda word: word.replace(b"\0", b"")), max_size=6))
-def test_any_words_arrive_byte_for_byte(opener: Open, any_python: str, words: list[bytes]) -> None:
-    run = opener(any_python)
-    run.prepare()
+def test_any_words_arrive_byte_for_byte(agent: Run) -> None:
+    """Each byte alone and in a word, and words of any bytes and length, an empty one too."""
+    dice = random.Random(1)
+    words = [bytes([byte]) for byte in range(1, 256)] + [b"a%cz" % byte for byte in range(1, 256)] + [b""]
+    words += [dice.randbytes(dice.randrange(41)).replace(b"\0", b"") for _ in range(300)]
+    agent.prepare()
     show = "import os,sys; sys.stdout.buffer.write(repr([os.fsencode(w) for w in sys.argv[1:]]).encode())"
-    run.start(sys.executable, "-c", show, *(word.decode("utf-8", "surrogateescape") for word in words))
-    run.result()
-    assert run.printed() == repr(words).encode()
+    agent.start(sys.executable, "-c", show, *(word.decode("utf-8", "surrogateescape") for word in words))
+    agent.result()
+    assert agent.printed() == repr(words).encode()
 
 
 def test_each_rank_has_its_own_variables(agent: Run) -> None:
@@ -91,15 +92,15 @@ def test_output_is_complete_and_in_order(agent: Run) -> None:
     assert agent.printed(Stream.STDERR) == "".join(f"{n}\n" for n in range(1, 100_001)).encode()
 
 
-def test_a_hundred_megabytes_without_a_newline(agent: Run) -> None:
+def test_many_megabytes_without_a_newline(agent: Run) -> None:
+    expected = times(20_000_000, full=100_000_000)  # several times what agent and client hold
     agent.prepare()
-    agent.start("head", "-c", "100000000", "/dev/zero")
+    agent.start("head", "-c", str(expected), "/dev/zero")
     size = 0
-    # Ended, an Exited, passes output that waits for us for more than a second.
-    while isinstance(event := agent.until(Exited, Output, where=lambda event: not isinstance(event, Ended)), Output):
+    while isinstance(event := agent.until(Exited, Output), Output):
         size += len(event.data)
         agent.events.clear()
-    assert size == 100_000_000
+    assert size == expected
     assert agent.finish().left == ()
 
 

@@ -8,6 +8,9 @@ import socket
 import threading
 from pathlib import Path
 
+import pytest
+
+from mesh.agent.ask import reach
 from mesh.agent.ask.parallel import run_parallel
 from mesh.agent.ask.paths import describe
 from mesh.agent.ask.reach import close_ports, open_ports, own_addresses, try_all
@@ -23,6 +26,13 @@ def reap(before: set[str]) -> None:
     """Wait for the children of this process that a test has started, as the agent's loop does."""
     for pid in own_children() - before:
         os.waitpid(int(pid), 0)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What answers has the time for it on a slow machine."""
+    monkeypatch.setattr(reach, "REACH_TIMEOUT_S", 8.0)
+    monkeypatch.setattr(reach, "LISTEN_LIMIT_S", 600.0)
 
 
 def hows(key: str, *targets: tuple[str, int]) -> list[str]:
@@ -44,7 +54,7 @@ def test_who_knows_the_key_is_answered_and_nobody_else() -> None:
         assert hows(OTHER, ("127.0.0.1", port)) == ["foreign"]
         with socket.create_connection(("127.0.0.1", port)) as stranger:
             stranger.sendall(b"GET / HTTP/1.0\r\n\r\n" + bytes(100))
-            stranger.settimeout(5)
+            stranger.settimeout(60)
             try:
                 assert stranger.recv(100) == b""
             except ConnectionResetError:
@@ -94,9 +104,9 @@ def test_own_addresses() -> None:
 
 def test_what_hangs_costs_no_more_than_its_time() -> None:
     before = own_children()
-    found = run_parallel({"hangs": signal.pause, "writes": lambda: "y" * 200_000}, 3)
+    found = run_parallel({"hangs": signal.pause, "writes": lambda: "y" * 200_000}, 6)
     reap(before)
-    assert found == {"hangs": {"error": "no answer within 3 s", "hint": "", "late": True}, "writes": "y" * 200_000}
+    assert found == {"hangs": {"error": "no answer within 6 s", "hint": "", "late": True}, "writes": "y" * 200_000}
 
 
 def test_what_a_path_is(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ LINE = 64  # bytes
 ATOMIC = 4096  # bytes that a pipe takes whole or not at all (PIPE_BUF), so that no line is torn by us
 TICK = 0.1  # seconds
 FAST = 25 * ATOMIC // LINE  # lines in a tick, when it prints fast: 1 MB/s
-STORM = 200
+STORM = int(os.environ.get("STORM", "200"))
 DEVICE = "/tmp/device"
 
 

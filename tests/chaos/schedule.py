@@ -96,8 +96,9 @@ def schedule(seed: int) -> Schedule:
     return Schedule(seed, ranks, tuple(strikes))
 
 
-def carry_out(lab: Lab, plan: Schedule) -> Verdict:
-    with Stage(lab, ",".join(plan.ranks), *OPTIONS) as stage:
+def carry_out(lab: Lab, plan: Schedule, storm: int = 200) -> Verdict:
+    """Carry out a schedule. storm: the processes of a storm on each host"""
+    with Stage(lab, ",".join(plan.ranks), *OPTIONS, storm=storm) as stage:
         stage.start()
         for strike in plan.strikes:
             time.sleep(strike.after)

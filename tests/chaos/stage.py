@@ -23,9 +23,9 @@ from tests.lab import Lab, TestHost, eventually, is_agent, wait_for_sshd
 PROGRAM = Path(__file__).parent / "rank.py"
 GRACE = 1.0  # seconds, --grace of every run here
 LEAVE = 2.0  # seconds in which the agent leaves once all is gone
-SLACK = 5.0  # seconds more, for four hosts and their client on two busy cores
-START = 30.0  # seconds for all ranks to be up
-HANG = 40.0  # seconds after which a client that should end hangs, beyond what its own options allow
+SLACK = 30.0  # seconds more, for four hosts and their client on two busy cores
+START = 90.0  # seconds for all ranks to be up
+HANG = 60.0  # seconds after which a client that should end hangs, beyond what its own options allow
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,16 @@ class Log:
 class Stage:
     """A run on all hosts of a lab; a context manager that leaves the lab as new."""
 
-    def __init__(self, lab: Lab, behaviours: str, *options: str, on_terminal: bool = False) -> None:
+    def __init__(self, lab: Lab, behaviours: str, *options: str, on_terminal: bool = False, storm: int = 200) -> None:
+        """storm: the processes that a rank forks whose behaviour is that"""
         self.lab, self.hosts = lab, lab.hosts
         self.struck = 0.0  # monotonic, when the first fault that ends the run did
         self.unreachable: set[int] = set()  # hosts that mesh cannot reach at the end of the run
         self._directory = Path(tempfile.mkdtemp(prefix="mesh-chaos-"))
         self._undo: list[tuple[TestHost, str]] = []
+        self._is_configured = False  # sshd has settings that it must forget
         self._terminal: Terminal | None = None
+        self._storm = storm
         self._options, self._behaviours, self._on_terminal = options, behaviours, on_terminal
         self.home: Home = new_home(self._directory)
         self.home.clusters(lab.cluster_yaml())
@@ -79,6 +82,8 @@ class Stage:
                 self.start_sshd(host)
         for host, script in self._undo:
             host.script(script)
+        for host in self.hosts if self._is_configured else ():
+            host.restart_sshd()
         self.lab.reset()
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -86,7 +91,8 @@ class Stage:
 
     def start(self) -> None:
         """Start mesh, and wait until every rank does what it is there for."""
-        words = ["run", "--grace", f"{GRACE:g}", *self._options, "pod", "python3", "-S", "rank.py", self._behaviours]
+        words = ["run", "--grace", f"{GRACE:g}", "--env", f"STORM={self._storm}", *self._options]
+        words += ["pod", "python3", "-S", "rank.py", self._behaviours]
         if self._on_terminal:
             self._terminal = self.home.terminal(*words)
             self.process = self._terminal.process
@@ -186,14 +192,12 @@ class Stage:
 
     def configure_sshd(self, *config: str) -> None:
         """More lines of sshd_config on every host, until the stage ends."""
-        reread = "kill -HUP $(cat /run/sshd.pid)"
         added = "\\n".join(config)
         for host in self.hosts:
-            write = f"cp /etc/ssh/sshd_config /etc/ssh/before; printf '{added}\\n' >>/etc/ssh/sshd_config"
-            host.script(f"{write}; {reread}")
-            self._undo.append((host, f"mv /etc/ssh/before /etc/ssh/sshd_config; {reread}"))
-        for host in self.hosts:
-            wait_for_sshd(host.address, 22)
+            host.script(f"cp /etc/ssh/sshd_config /etc/ssh/before; printf '{added}\\n' >>/etc/ssh/sshd_config")
+            host.restart_sshd()
+            self._undo.append((host, "mv /etc/ssh/before /etc/ssh/sshd_config"))
+        self._is_configured = True
 
     def give_small_disk(self, megabytes: int) -> None:
         """A file system of its own for ~/.mesh on every host, until the stage ends."""

@@ -1,6 +1,6 @@
 """A fixed sample of the matrix, less what test_supervision.py tests as well.
 
-MESH_CHAOS=all runs all of it; ``inv dev.chaos --all`` also writes its table.
+MESH_CHAOS=all runs all of it, with storms of 200 processes; ``inv dev.chaos --all`` also writes its table.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from tests.lab import Lab
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
 
+IS_WHOLE = os.environ.get("MESH_CHAOS") == "all"
+STORM = 200 if IS_WHOLE else 40  # processes on each host
 WORST = "all of these"
 SAMPLE = [
     Cell(fault=fault, ranks=WORST)
@@ -36,11 +38,9 @@ AS_PLAIN_USER = [
 EVERY = [Cell(fault=fault, ranks=ranks) for fault in FAULTS for ranks in BEHAVIOURS]
 
 
-@pytest.mark.parametrize(
-    "cell", EVERY if os.environ.get("MESH_CHAOS") == "all" else SAMPLE, ids=lambda cell: f"{cell.fault}-{cell.ranks}"
-)
+@pytest.mark.parametrize("cell", EVERY if IS_WHOLE else SAMPLE, ids=lambda cell: f"{cell.fault}-{cell.ranks}")
 def test_what_dies_and_what_ranks_do(lab: Lab, cell: Cell) -> None:
-    result = attempt(lab, cell)
+    result = attempt(lab, cell, STORM)
     assert not result.problems
 
 
@@ -52,9 +52,9 @@ def plain_user_lab() -> Iterator[Lab]:
 
 @pytest.mark.parametrize(
     "cell",
-    EVERY if os.environ.get("MESH_CHAOS") == "all" else AS_PLAIN_USER,
+    EVERY if IS_WHOLE else AS_PLAIN_USER,
     ids=lambda cell: f"{cell.fault}-{cell.ranks}",
 )
 def test_matrix_as_plain_user(plain_user_lab: Lab, cell: Cell) -> None:
-    result = attempt(plain_user_lab, cell)
+    result = attempt(plain_user_lab, cell, STORM)
     assert not result.problems

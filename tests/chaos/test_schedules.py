@@ -20,7 +20,7 @@ from tests.pages import Page
 @pytest.mark.parametrize("seed", [2, 3])
 def test_random_faults(lab: Lab, seed: int) -> None:
     plan = schedule(seed)
-    verdict = carry_out(lab, plan)
+    verdict = carry_out(lab, plan, storm=40)
     assert not verdict.problems, plan.told()
 
 

@@ -29,9 +29,10 @@ class Result:
     problems: tuple[str, ...]  # in words; none: all is as promised
 
 
-def attempt(lab: Lab, cell: Cell) -> Result:
+def attempt(lab: Lab, cell: Cell, storm: int = 200) -> Result:
+    """Carry out one cell. storm: the processes of a storm on each host"""
     fault = FAULTS[cell.fault]
-    with Stage(lab, BEHAVIOURS[cell.ranks], *fault.options, on_terminal=fault.on_terminal) as stage:
+    with Stage(lab, BEHAVIOURS[cell.ranks], *fault.options, on_terminal=fault.on_terminal, storm=storm) as stage:
         fault.prepare(stage)
         stage.start()
         struck = time.monotonic()

@@ -13,6 +13,11 @@ from tests.browser import LOOKS, Tab, browser
 from tests.conftest import Home
 from tests.desk import Desk, desk_of
 from tests.kubecluster.cluster import USER, Cluster
+from tests.tpu_desk import IMAGE
+from tests.tpu_desk import tpu_desk as tpu_desk
+from tests.tpu_desk import tpu_emulator as tpu_emulator
+from tests.tpu_desk import tpu_user as tpu_user
+from tests.tpu_desk import tpus as tpus
 from tests.tpuemulator.client import Emulator, emulator
 
 
@@ -41,7 +46,8 @@ def pod_desk(pod: Home) -> Iterator[Desk]:
 @pytest.fixture(scope="session")
 def session_emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     """The stand-in for the TPU API, with six hosts behind its addresses."""
-    with emulator(tmp_path_factory.mktemp("tpu"), "--lab", "6") as found:
+    place = tmp_path_factory.mktemp("tpu")
+    with emulator(place, "--lab", "6", "--image", str(place / IMAGE)) as found:
         yield found
 
 

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Home
+from tests.conftest import PATIENCE, Home
 from tests.full import times
 from tests.integration.test_run_directory import problems
 from tests.lab import eventually
 
+NPROC = times(2, full=4)
 RUN_ID = re.compile(rb"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}\n")
 
 # Prints bytes that follow from the rank alone, until somebody says that it is enough.
@@ -31,7 +32,7 @@ while not os.path.exists(os.environ["ENOUGH"]):
     count += 1
     while data:
         data = data[os.write(descriptor, data):]
-    time.sleep(0.004)
+    time.sleep(0.01)
 with open("count-" + os.environ["RANK"], "w") as file:
     file.write(str(count))
 """
@@ -79,28 +80,28 @@ LEAVING = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 def test_every_byte_arrives_once_however_often_clients_are_killed_detached_and_attached(
     home: Home, tmp_path: Path
 ) -> None:
-    """8 ranks; clients come and go at random moments, also while they are coming."""
+    """4 ranks, or 8; clients come and go at random moments, also while they are coming."""
     enough, chance = tmp_path / "enough", random.Random(1)
     home.files(noise__py=NOISE)
-    client = home.popen("run", "--nproc", "4", "--env", f"ENOUGH={enough}", "local:2", "python3", "noise.py")
+    client = home.popen("run", "--nproc", str(NPROC), "--env", f"ENOUGH={enough}", "local:2", "python3", "noise.py")
     assert eventually(lambda: any(file.stat().st_size > 9000 for file in runs(home).glob("*/logs/rank-*")))
     (directory,) = runs(home).iterdir()
     assert home.mesh("detach").status == 0
-    client.communicate(timeout=30)
+    client.communicate(timeout=60)
     assert client.returncode == 0
-    for number in range(times(10, full=20)):
+    for number in range(times(8, full=20)):
         least = size(directory) + chance.choice((0, chance.randrange(300_000)))
         come = COMING[number % len(COMING)]
         looking = home.popen(*come, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         if least > size(directory):
-            assert eventually(lambda least=least: size(directory) > least, 20.0)
+            assert eventually(lambda least=least: size(directory) > least, PATIENCE)
         else:
-            assert eventually(lambda looking=looking: len(os.listdir(f"/proc/{looking.pid}/task")) > 1, 20.0)
+            assert eventually(lambda looking=looking: len(os.listdir(f"/proc/{looking.pid}/task")) > 1, PATIENCE)
         looking.send_signal(chance.choice(LEAVING))
-        looking.wait(30)
+        looking.wait(PATIENCE)
     enough.touch()
     assert home.mesh("attach", "--output", "none").status == 0
-    for rank in range(8):
+    for rank in range(2 * NPROC):
         (told,) = (home.path / ".mesh").rglob(f"count-{rank}")
         printed = noise(rank, int(told.read_text()))
         assert (directory / f"logs/rank-{rank:04d}.out").read_bytes() == printed[1]
@@ -118,7 +119,7 @@ def test_a_run_is_found_from_elsewhere_and_long_after_its_end(home: Home, tmp_pa
     assert sorted(looking.stdout.readline() for _ in range(2)) == [b"[0] up 0\n", b"[1] up 1\n"]
     assert "running, detached" in home.mesh("ps", "local").out.decode()
     enough.touch()
-    _, err = looking.communicate(timeout=30)
+    _, err = looking.communicate(timeout=60)
     assert looking.returncode == 7
     assert b"rank 1 on local-1 failed first" in err
     late = home.mesh("attach", "--json")
@@ -133,14 +134,15 @@ def test_a_run_is_found_from_elsewhere_and_long_after_its_end(home: Home, tmp_pa
         assert [(state / f"logs/rank-000{rank}.out").read_text() for rank in (0, 1)] == ["up 0\n", "up 1\n"]
     again = home.mesh("attach", "--from", "start")
     assert (again.status, again.lines) == (7, ["[0] up 0", "[1] up 1"])
-    assert home.mesh("clean", "local").out.count(b"tape-") == 2
+    # A dry run, as root of this machine owns the processes on the hosts of all labs.
+    assert home.mesh("clean", "--dry-run", "local").out.count(b"tape-") == 2
 
 
 @pytest.mark.parametrize("how", ["attach", "logs"])
 def test_a_run_whose_ranks_end_at_once_is_left_all_the_same(home: Home, how: str) -> None:
     """However fast that is: the status tells that they have started, and those who come hear all the rest."""
-    for number in range(4):
-        run = left(home, "local:2", "sh", "-c", f"echo out; echo err >&2; exit {number}")
+    for number in (0, 3):
+        run = left(home, "--keep-going", "local:2", "sh", "-c", f"echo out; echo err >&2; exit {number}")
         done = home.mesh(how)
         assert sorted(done.lines) == ["[0] out", "[1] out"], done.err
         assert done.err.count("] err\n") == 2
@@ -151,12 +153,14 @@ def test_a_run_whose_ranks_end_at_once_is_left_all_the_same(home: Home, how: str
 def test_logs_bring_what_is_missing_here_and_change_nothing_for_the_run(home: Home, tmp_path: Path) -> None:
     other = elsewhere(home, tmp_path / "state")
     enough = tmp_path / "enough"
-    run = left(home, "local:2", "sh", "-c", f"echo up; while ! [ -e {enough} ]; do sleep 0.05; done; echo down; exit 3")
-    assert (home.mesh("logs").lines, home.mesh("logs", "--local").lines) == (["[0] up", "[1] up"],) * 2
+    script = f"echo up; while ! [ -e {enough} ]; do sleep 0.05; done; echo down; exit 3"
+    run = left(home, "--keep-going", "local:2", "sh", "-c", script)
+    assert eventually(lambda: home.mesh("logs").lines == ["[0] up", "[1] up"], PATIENCE)
+    assert home.mesh("logs", "--local").lines == ["[0] up", "[1] up"]
     unknown = other.mesh("logs", "--local", run)
     assert (unknown.status, "was started on this machine" in unknown.err) == (2, True)
     done = other.mesh("logs", "--rank", "1", run[:-2])
-    assert (done.lines, done.err) == (
+    assert (done.lines, done.said) == (
         ["[1] up"],
         f"==> {run} is still running, detached: `mesh logs -f {run}` follows it\n",
     )
@@ -165,14 +169,14 @@ def test_logs_bring_what_is_missing_here_and_change_nothing_for_the_run(home: Ho
         assert follower.stdout is not None
         assert {follower.stdout.readline() for _ in range(2)} == {b"[0] up\n", b"[1] up\n"}
     followers[1].send_signal(signal.SIGINT)
-    followers[1].communicate(timeout=30)
+    followers[1].communicate(timeout=60)
     assert followers[1].returncode == 130
     enough.touch()
-    out, err = followers[0].communicate(timeout=30)
+    out, err = followers[0].communicate(timeout=60)
     assert (sorted(out.splitlines()), followers[0].returncode) == ([b"[0] down", b"[1] down"], 0)
     assert f"==> {run} has ended: exit 3\n" in err.decode()
     late = other.mesh("logs", run)
-    assert (sorted(late.lines), late.err) == (["[0] down", "[0] up", "[1] down", "[1] up"], "")
+    assert (sorted(late.lines), late.said) == (["[0] down", "[0] up", "[1] down", "[1] up"], "")
     for state in (runs(home) / run, tmp_path / "state/mesh/runs" / run):
         assert problems(state) == []
         about = json.loads((state / "run.json").read_text())
@@ -181,10 +185,11 @@ def test_logs_bring_what_is_missing_here_and_change_nothing_for_the_run(home: Ho
 
 def test_a_run_that_was_stopped_is_listed_with_its_end(home: Home, tmp_path: Path) -> None:
     run = left(home, "local:2", "sh", "-c", "echo up; exec sleep 1000")
-    assert eventually(lambda: home.mesh("logs").lines == ["[0] up", "[1] up"])
-    other = left(home, "local:2", "sh", "-c", "echo other; exit 3")
+    assert eventually(lambda: home.mesh("logs").lines == ["[0] up", "[1] up"], PATIENCE)
+    other = left(home, "--keep-going", "local:2", "sh", "-c", "echo other; exit 3")
     assert "detached" in home.mesh("runs").out.decode()
     assert home.mesh("stop", run).status == 0
+    assert eventually(lambda: other not in home.mesh("ps", "local").out.decode(), PATIENCE)
     assert home.mesh("stop", other).status == 0  # it has ended by itself
     listed = {line.split()[0]: line for line in home.mesh("runs").out.decode().splitlines()}
     assert " stopped " in listed[run]
@@ -203,8 +208,15 @@ def test_a_run_that_was_stopped_is_listed_with_its_end(home: Home, tmp_path: Pat
 def test_the_end_of_a_stopped_run_is_kept_where_its_output_cannot_be_fetched(home: Home, tmp_path: Path) -> None:
     run = left(home, "local:2", "sh", "-c", "echo up; exec sleep 1000")
     assert home.mesh("stop", run).status == 0
-    for tape in (home.path / ".mesh").rglob("tape-*"):
-        shutil.rmtree(tape)
+
+    def are_removed() -> bool:
+        """Remove the journals, into which the agents may still write that they end."""
+        found = list((home.path / ".mesh").rglob("tape-*"))
+        for tape in found:
+            shutil.rmtree(tape, ignore_errors=True)
+        return not found
+
+    assert eventually(are_removed)
     home.mesh("logs", run)
     (listed,) = home.mesh("runs").out.decode().splitlines()[1:]
     assert " stopped " in listed
@@ -216,7 +228,7 @@ def test_what_is_shown_begins_where_it_was_asked_for(home: Home, tmp_path: Path)
     first = home.popen("attach", "--from", "start")
     assert first.stdout is not None
     assert first.stdout.readline() == b"[0] old\n"
-    assert eventually(lambda: (runs(home) / run / "logs/rank-0000.out").stat().st_size > 0)
+    assert eventually(lambda: size(runs(home) / run) > 0)
     others = {begin: home.popen("attach", run, "--json", "--from", begin) for begin in ("here", "now", "start")}
     shown: dict[str, list[str]] = {begin: [] for begin in others}
     for begin, looking in others.items():
@@ -228,10 +240,12 @@ def test_what_is_shown_begins_where_it_was_asked_for(home: Home, tmp_path: Path)
             shown[begin] += [event["text"]] if event["event"] == "line" else []
     enough.touch()
     for begin, looking in others.items():
-        events = [json.loads(line) for line in looking.communicate(timeout=30)[0].splitlines()]
+        assert looking.stdout is not None
+        events = [json.loads(line) for line in looking.stdout]  # also those that were read ahead
+        looking.communicate(timeout=60)
         shown[begin] += [event["text"] for event in events if event["event"] == "line"]
     assert shown == {"here": ["new"], "now": ["new"], "start": ["old", "new"]}
-    assert first.communicate(timeout=30)[0] == b"[0] new\n"
+    assert first.communicate(timeout=60)[0] == b"[0] new\n"
 
 
 def test_what_hosts_had_no_room_for_is_told_to_all_who_come(home: Home, tmp_path: Path) -> None:
@@ -269,6 +283,7 @@ def test_ctrl_c_asks_and_two_who_stop_it_stop_it_once(home: Home, tmp_path: Path
             terminal.type(b"\x03")
         for terminal in (one, two):
             terminal.expect(b"[Enter] keep watching ")
+        for terminal in (one, two):
             terminal.type(b"s\n")
         assert (one.end(), two.end()) == (130, 130)
         assert one.shown.count(b"[0] once") == two.shown.count(b"[0] once") == 1
@@ -327,7 +342,9 @@ def test_question_ends_with_the_run(home: Home, tmp_path: Path) -> None:
 
 
 def test_signals_go_to_those_who_have_a_handler_for_them(home: Home) -> None:
-    script = "trap 'echo told' USR1; sleep 1000 & echo up; until wait; do :; done"
+    # Before its child is another program, a signal for all that handle it would reach that as well.
+    begin = "trap 'echo told' USR1; sleep 1000 & until grep -q sleep /proc/$!/comm; do :; done"
+    script = f"{begin}; echo up; until wait; do :; done"
     run = left(home, "local:2", "bash", "-c", script)
     looking = home.popen("attach", run)
     assert looking.stdout is not None
@@ -338,13 +355,16 @@ def test_signals_go_to_those_who_have_a_handler_for_them(home: Home) -> None:
     assert refused.status == 125
     assert "no process there has a handler for USR2" in refused.err
     assert home.mesh("stop", run).status == 0
-    looking.communicate(timeout=30)
+    looking.communicate(timeout=60)
     assert looking.returncode == 143
 
 
-def test_hosts_keep_the_time_by_themselves(home: Home) -> None:
-    run = left(home, "--timeout", "3", "local:2", "sh", "-c", "echo up; exec sleep 1000")
-    assert eventually(lambda: run not in home.mesh("ps", "local").out.decode(), 30.0)
+def test_hosts_keep_the_time_by_themselves(home: Home, tmp_path: Path) -> None:
+    script = f"echo up; echo $$ >{tmp_path}/new-$RANK; mv {tmp_path}/new-$RANK {tmp_path}/pid-$RANK; exec sleep 1000"
+    run = left(home, "--timeout", "8", "local:2", "sh", "-c", script)
+    assert eventually(lambda: len(list(tmp_path.glob("pid-*"))) == 2)
+    pids = [path.read_text().strip() for path in tmp_path.glob("pid-*")]
+    assert eventually(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
     done = home.mesh("attach", run)
     assert (done.status, done.lines) == (124, ["[0] up", "[1] up"])
 
@@ -357,7 +377,7 @@ def test_what_cannot_be_attached_to_is_told(home: Home) -> None:
     assert refused.status == 125
     assert "mesh detach" in refused.err
     client.send_signal(signal.SIGINT)
-    client.communicate(timeout=30)
+    client.communicate(timeout=60)
     assert client.returncode == 130
     unknown = home.mesh("attach", "20200101-000000-abcdef")
     assert unknown.status == 2
@@ -375,6 +395,7 @@ def test_a_detached_run_holds_its_hosts_and_loses_those_that_are_gone(plain_pod:
     # The same run, where one of its hosts is no more.
     text = (plain_pod.path / ".config/mesh/cluster.yaml").read_text()
     plain_pod.clusters(re.sub(r'("127\.0\.0\.3):[0-9]+', r"\1:1", text))
+    assert eventually(lambda: plain_pod.mesh("logs", run).lines == ["[0] up"], PATIENCE)
     shown = plain_pod.mesh("logs", run)
     assert (shown.status, shown.lines) == (0, ["[0] up"]), shown.err
     assert "127.0.0.3 cannot be reached: " in shown.err
@@ -382,7 +403,7 @@ def test_a_detached_run_holds_its_hosts_and_loses_those_that_are_gone(plain_pod:
     assert looking.stdout is not None
     looking.stdout.readline()
     enough.touch()
-    _, err = looking.communicate(timeout=40)
+    _, err = looking.communicate(timeout=60)
     assert looking.returncode == 76
     assert b"127.0.0.3" in err
     plain_pod.clusters(text)

@@ -47,8 +47,9 @@ def test_packages_and_top_level() -> None:
 def test_every_command_is_an_invoke_task_with_the_options_of_the_table(home: Home) -> None:
     listed = re.findall(r"^  ([\w.-]+)", inv(home, "--list").stdout, re.MULTILINE)
     assert set(listed) == {name.replace(" ", ".") for name in COMMANDS}
+    contexts = {context.name: context for context in namespace.to_contexts()}
     for name in COMMANDS:
-        flags = set(next(c for c in namespace.to_contexts() if c.name == name.replace(" ", ".")).flags)
+        flags = contexts[name.replace(" ", ".")].flags.keys()
         assert {option.flag.replace("_", "-") for option in options_of(name)} <= flags, name
 
 
@@ -96,7 +97,7 @@ def test_ignore_rules_are_read_by_gitignore_parser() -> None:
 @pytest.mark.root
 def test_remote_processes_end_when_the_client_ends(pod: Home, lab: Lab) -> None:
     process = pod.popen("exec", "pod", "sleep", "98761")
-    assert eventually(lambda: all(any("98761" in text for _, text in host.processes()) for host in lab.hosts))
+    assert eventually(lambda: all(any("98761" in text for _, text in host.processes()) for host in lab.hosts), 60.0)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert eventually(lambda: not any(host.processes() for host in lab.hosts))
+    assert eventually(lambda: not any(host.processes() for host in lab.hosts), 60.0)

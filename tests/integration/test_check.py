@@ -236,7 +236,7 @@ def test_every_kind_of_failure_at_once(home: Home, lab: Lab) -> None:
                 assert all(one["hint"] for one in bad)
                 found[f"{cluster} {report['host']}"] = bad
     finally:
-        third.script("umount /root/ro")
+        third.unmount("/root/ro")
         second.old_host_key()
     names = {key: [one["name"] for one in bad] for key, bad in found.items()}
     assert names == {
@@ -248,7 +248,7 @@ def test_every_kind_of_failure_at_once(home: Home, lab: Lab) -> None:
         f"d {third.address}": ["home"],
         f"e {fourth.address}": ["clock"],
     }
-    assert found[f"e {fourth.address}"][0]["detail"].startswith("-90.")
+    assert abs(float(found[f"e {fourth.address}"][0]["detail"].split()[0]) + 90) < 30  # measured on a busy machine
     assert f"FAILED: {second.address}: host key: " in table
     assert found[f"b {first.address}"][1]["hint"] == f"chmod 600 {wrong}"
     assert "    ssh-keygen -R" in table
@@ -260,6 +260,15 @@ HOLD = "import sys, time; file = open(sys.argv[1]); time.sleep(1000)"
 DROP = "ip rule add pref 2 lookup local; ip rule del pref 0; ip rule add pref 1 iif eth0 {} blackhole"
 ACCEPT = "ip rule add pref 0 lookup local; ip rule del pref 1; ip rule del pref 2"
 PACKAGES = "/root/.local/lib/python3.11/site-packages"
+
+
+def holds(host: TestHost, path: str) -> bool:
+    """Return True if a process of a host has a file open. path: its end"""
+    for pid, _ in host.processes():
+        with contextlib.suppress(OSError):
+            if any(os.readlink(link).endswith(path) for link in Path(f"/proc/{pid}/fd").iterdir()):
+                return True
+    return False
 
 
 @contextlib.contextmanager
@@ -280,10 +289,12 @@ def faults(lab: Lab) -> Iterator[None]:
         # Packets to the port where the ranks meet are dropped, as by a firewall.
         plant(first, DROP.format("ipproto tcp dport 5000"), ACCEPT)
         # A disk that is full but for 1 MB, a path that is not mounted, a device that is held, no such program.
-        plant(second, "mkdir tiny; mount -t tmpfs -o size=1m tmpfs tiny", "umount tiny")
+        second.script("mkdir tiny; mount -t tmpfs -o size=1m tmpfs tiny")
+        undo.callback(second.unmount, "/root/tiny")
         second.script("rm -r /srv/data .local/bin/tool")
         second.script(f"setsid /usr/bin/python3.11 -c '{HOLD}' /root/accel0 >/dev/null 2>&1 &")
         undo.callback(lab.end_all, second)
+        assert eventually(lambda: holds(second, "/accel0"))
         # Another jax, a clock that is 90 s slow, a name that nobody knows.
         third.script(
             f"printf '#!/usr/bin/python3 -IS\\n%s\\n' '{CLOCK}' > skewed; chmod +x skewed; mv skewed bin/agent"

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import PATIENCE, REPOSITORY, Home
+from tests.conftest import REPOSITORY, Home
 from tests.lab import Lab, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
 EXAMPLE = REPOSITORY / "examples/ci"
 SECRET = "hf_0123456789"
+WITHIN_S = 300.0
 TO_SIGTERM = 7.5  # seconds from the runner's SIGINT
 RUN = "Run the tests"
 TEST = """\
@@ -36,7 +37,7 @@ class Job:
     """One job on a runner: a machine, its directories, and what the steps know of each other."""
 
     def __init__(self, home: Home, lab: Lab) -> None:
-        self._home, self.temp = home, home.path.parent / "temp"
+        self._home, self.temp, self._count = home, home.path.parent / "temp", 0
         self.temp.mkdir()
         for program in ("mesh", "python3"):
             words = {"mesh": "-m mesh", "python3": ""}[program]
@@ -68,7 +69,8 @@ class Job:
 
         text: to be run instead
         """
-        script = self.temp / "script.sh"
+        self._count += 1
+        script = self.temp / f"script-{self._count}.sh"  # of its own: bash reads one while it runs
         script.write_text(text or step["run"])
         given = {name: self._filled(value) for name, value in step.get("env", {}).items()}
         return subprocess.Popen(
@@ -90,7 +92,7 @@ class Job:
             if "run" not in step or step["name"] == "Install mesh" or (failed and not always):
                 continue
             process = self.start(step)
-            log, _ = process.communicate(timeout=PATIENCE)
+            log, _ = process.communicate(timeout=WITHIN_S)
             failed = failed or process.returncode != 0
             if step["name"] == RUN:
                 found = process.returncode, log.decode()
@@ -118,10 +120,12 @@ def test_the_steps(job: Job, home: Home, lab: Lab) -> None:
     home.files(test_it__py=TEST, fails="none")
     status, log = job.run()
     assert status == 0, log
+    print(log)  # shown when the test fails
     lines = log.splitlines()
     lines = [line for line in lines if not re.fullmatch(r"::(stop-commands::)?[0-9a-f]{32}(::)?", line)]
     begin, end = lines.index("::group::python3 -m unittest -v"), len(lines) - lines[::-1].index("::endgroup::") - 1
-    assert lines[0].startswith("::group::mesh: ")
+    # A machine with much to do may have a notice before the first event, with which the first group begins.
+    assert [line for line in lines[:begin] if line.startswith("::group::mesh: ")]
     assert lines[begin - 1] == "::endgroup::"
     for rank in "01":
         assert any(line.startswith(f"[{rank}] Ran 1 test") for line in lines[begin:end])
@@ -146,7 +150,7 @@ def test_the_steps(job: Job, home: Home, lab: Lab) -> None:
 
 
 def test_a_cancelled_job_leaves_nothing_behind_and_blocks_nobody(job: Job, home: Home, lab: Lab) -> None:
-    job.start(job.step("Get to know the hosts")).communicate(timeout=PATIENCE)
+    job.start(job.step("Get to know the hosts")).communicate(timeout=WITHIN_S)
     home.files(
         test_it__py="import os, signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\n"
         "print('up', flush=True)\nos.fork() or os.setsid()\ntime.sleep(12345)\n"
@@ -160,12 +164,12 @@ def test_a_cancelled_job_leaves_nothing_behind_and_blocks_nobody(job: Job, home:
     waiting = job.start(job.step(RUN), text.replace("python3 -m unittest -v", "true"))
     read_until(waiting, "busy")
     os.kill(process.pid, signal.SIGINT)  # the first process alone, as the runner does
-    log, _ = process.communicate(timeout=PATIENCE)
+    log, _ = process.communicate(timeout=WITHIN_S)
     assert process.returncode == 130, log
     assert b"::error title=mesh::ended by SIGINT" in log
-    log, _ = waiting.communicate(timeout=PATIENCE)
+    log, _ = waiting.communicate(timeout=WITHIN_S)
     assert waiting.returncode == 0, log
-    assert eventually(lambda: not [one for host in lab.hosts[:2] for one in host.processes()])
+    assert eventually(lambda: not [one for host in lab.hosts[:2] for one in host.processes()], WITHIN_S)
 
 
 def read_until(process: subprocess.Popen[bytes], text: str) -> None:

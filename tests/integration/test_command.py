@@ -48,7 +48,7 @@ def test_run_sync_and_exec(entered: Home, lab: Lab) -> None:
     done = entered.mesh("exec", "--fold", "exact", "pod", "hostname")
     assert (done.status, sorted(done.lines)) == (0, ["[0] h00", "[1] h01"]), done.err
     assert entered.mesh("exec", "pod", "sh", "-c", "exit 3").status == 3
-    assert not any(is_agent(command) for host in lab.hosts for _, command in host.processes())
+    assert eventually(lambda: not any(is_agent(command) for host in lab.hosts for _, command in host.processes()))
 
 
 def test_detach_and_attach(entered: Home) -> None:
@@ -71,8 +71,8 @@ def test_nothing_survives_a_killed_client(entered: Home, lab: Lab) -> None:
         process.stdout.readline()
     process.kill()
     process.communicate()
-    assert eventually(lambda: not [host.processes() for host in lab.hosts[:2] if host.processes()], 30.0)
-    assert eventually(lambda: not entering(lab), 10.0), entering(lab)
+    assert eventually(lambda: not [host.processes() for host in lab.hosts[:2] if host.processes()])
+    assert eventually(lambda: not entering(lab)), entering(lab)
 
 
 def test_a_lost_agent_is_named(entered: Home, lab: Lab) -> None:

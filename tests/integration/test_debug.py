@@ -80,10 +80,11 @@ def test_a_rank_that_goes_on_for_ever_is_stopped_and_left(home: Home) -> None:
 
 def test_a_run_that_began_without_it_is_not_stopped(home: Home) -> None:
     home.files(train__py=WAITS)
-    with home.terminal("run", "--grace", "1", "local:1", "python3", "train.py") as run:
+    with home.terminal("run", "--grace", "1", "local:2", "python3", "train.py") as run:
         run.expect(b"up")
-        with home.terminal("debug", "last", "--rank", "0") as terminal:
+        with home.terminal("debug", "last") as terminal:
             assert terminal.end() == 125
+        assert re.search(rb"debug: rank 0 of 0-1; another one: mesh debug [0-9a-f]{6} --rank 1\r\n", terminal.shown)
         assert re.search(rb"it runs Python 3[.]\d+, which pdb reaches only", terminal.shown)
         with home.terminal("debug", "last", "--rank", "7") as terminal:
             assert terminal.end() == 2

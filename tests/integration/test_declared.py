@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -20,8 +22,12 @@ GENEROUS_S = 120.0
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as own:
-        return int(own.getsockname()[1])
+    """Return a port on which nobody listens, and that the kernel gives to no client and to no other listener."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(first // 2, first)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class Job:

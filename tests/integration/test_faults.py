@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Home
+from tests.conftest import PATIENCE, Home
+from tests.full import IS_FULL, times
 from tests.lab import Lab, eventually, peak_memory
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
@@ -41,24 +42,26 @@ def test_a_refused_login_is_not_tried_again(pod: Home, lab: Lab) -> None:
 
 
 def test_passwords_come_from_a_variable_and_stand_nowhere(home: Home) -> None:
-    for kind in ("PasswordAuthentication", "KbdInteractiveAuthentication"):
-        with Lab(2, sshd=[f"{kind} yes", "PermitRootLogin yes"]) as lab:
-            for host in lab.hosts:
-                host.run("chpasswd", text="root:open sesame\n")
-            home.trust(lab)
-            settings = lab.cluster_yaml("pod", "password_env: POD_PASSWORD").replace(
-                f"  identity_file: {lab.identity}\n", ""
-            )
-            home.clusters(settings)
-            home.environ["POD_PASSWORD"] = "open sesame"
-            done = home.mesh("run", "--json", "pod", "sh", "-c", "env; ps axww")
-            assert done.status == 0, done.err
-            kept = b"".join(path.read_bytes() for path in home.path.rglob("*") if path.is_file())
-            assert b"open sesame" not in done.out + done.err.encode() + kept
-            home.environ["POD_PASSWORD"] = "wrong"
-            wrong = home.mesh("run", "pod", "true")
-            assert wrong.status == 125
-            assert "login refused; tried: the password; the server takes:" in wrong.err
+    with Lab(2, sshd=["PermitRootLogin yes"]) as lab:
+        for host, kind in zip(lab.hosts, ("PasswordAuthentication", "KbdInteractiveAuthentication"), strict=True):
+            host.run("chpasswd", text="root:open sesame\n")
+            host.script(f"sed -i '1i {kind} yes' /etc/ssh/sshd_config")
+            host.restart_sshd()
+        home.trust(lab)
+        settings = lab.cluster_yaml("pod", "password_env: POD_PASSWORD").replace(
+            f"  identity_file: {lab.identity}\n", ""
+        )
+        home.clusters(settings)
+        home.environ["POD_PASSWORD"] = "open sesame"
+        done = home.mesh("run", "--json", "pod", "sh", "-c", "env; ps axww")
+        assert done.status == 0, done.err
+        kept = b"".join(path.read_bytes() for path in home.path.rglob("*") if path.is_file())
+        assert b"open sesame" not in done.out + done.err.encode() + kept
+        home.environ["POD_PASSWORD"] = "wrong"
+        wrong = home.mesh("run", "pod", "true")
+        assert wrong.status == 125
+        for host in lab.hosts:
+            assert f"{host.address} port 22: login refused; tried: the password; the server takes:" in wrong.err
 
 
 def test_a_changed_host_key_is_refused(pod: Home, lab: Lab) -> None:
@@ -68,7 +71,7 @@ def test_a_changed_host_key_is_refused(pod: Home, lab: Lab) -> None:
     finally:
         lab.hosts[1].old_host_key()
     assert done.status == 125
-    assert "its host key has changed" in done.err
+    assert "the host key has changed" in done.err
     assert done.err.count("SHA256:") == 2
     assert f"ssh-keygen -R '{lab.hosts[1].address}' -f {pod.path}/.ssh/known_hosts" in done.err
 
@@ -86,7 +89,7 @@ def test_strict_host_keys_refuse_a_new_host(home: Home, lab: Lab) -> None:
     home.clusters(lab.cluster_yaml("pod", "host_keys: strict", hosts=lab.hosts[:1]))
     done = home.mesh("run", "pod", "true")
     assert done.status == 125
-    assert "its host key is not recorded" in done.err
+    assert "the host key is not recorded" in done.err
     assert not (home.path / ".ssh/known_hosts").exists()
 
 
@@ -156,16 +159,17 @@ NEVER_GREETS = {
 }
 
 
-@pytest.mark.parametrize("startup", NEVER_GREETS.values(), ids=NEVER_GREETS)
-def test_a_login_that_never_greets(pod: Home, lab: Lab, startup: str) -> None:
-    host = lab.hosts[2]
-    host.path("/root/.bashrc").write_text(startup)
-    done = pod.mesh("run", "--connect-timeout", "5", "pod", "true")
-    lab.end_all(host)
+def test_a_login_that_never_greets(pod: Home, lab: Lab) -> None:
+    others = lab.hosts[1:]  # the first one greets
+    for host, startup in zip(others, NEVER_GREETS.values(), strict=True):
+        host.path("/root/.bashrc").write_text(startup)
+    done = pod.mesh("run", "--connect-timeout", "10", "pod", "true", within=2 * PATIENCE)
+    for host in others:
+        lab.end_all(host)
     assert done.status == 125
-    assert f"{host.address}: its login shell did not start mesh's agent within 5 s" in done.err
+    told = [line for line in done.err.splitlines() if "its login shell did not start mesh's agent within 10 s" in line]
+    assert [any(host.address in line for line in told) for host in lab.hosts] == [False, True, True, True], done.err
     assert "ssh HOST true" in done.err
-    assert f"{lab.hosts[0].address}: " not in done.err
 
 
 @pytest.mark.parametrize(
@@ -183,6 +187,7 @@ def test_a_login_that_never_greets(pod: Home, lab: Lab, startup: str) -> None:
     ids=lambda words: words[0],
 )
 def test_a_login_that_never_greets_ends_each_command(pod: Home, lab: Lab, words: list[str]) -> None:
+    pod.clusters(lab.cluster_yaml(hosts=lab.hosts[1:3]))
     host = lab.hosts[2]
     host.path("/root/.bashrc").write_text(NEVER_GREETS["prints without end"])
     pod.files(mesh__yaml="commands: [echo hi]\n")
@@ -259,17 +264,17 @@ def test_names_of_every_kind_and_an_empty_workspace(pod: Home) -> None:
 
 
 def test_a_host_whose_cable_is_cut_is_lost(pod: Home, lab: Lab) -> None:
-    words = ["run", "--grace", "0.5", "--host-grace", "2"]
+    words = ["run", "--grace", "0.5", "--host-grace", "10"]
     process = pod.popen(*words, "pod", "sh", "-c", "echo up; exec sleep 1000")
     assert process.stdout is not None
     for _ in range(4):
         process.stdout.readline()
     lab.hosts[1].cut()
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 76, err
     assert f"lost contact with {lab.hosts[1].address} (rank 1)" in err.decode()
     others = [host for host in lab.hosts if host is not lab.hosts[1]]
-    assert eventually(lambda: not any(host.processes() for host in others), 10.0)
+    assert eventually(lambda: not any(host.processes() for host in others))
     lab.end_all(lab.hosts[1])  # its lease would do that, after 60 s
 
 
@@ -279,15 +284,15 @@ def test_a_cable_that_is_cut_in_the_middle_of_a_sync(pod: Home, lab: Lab) -> Non
     slow = ("rate", "20mbit", "burst", "128k", "latency", "1s")
     lab.in_switch("tc", "qdisc", "add", "dev", f"p{host.index}", "root", "tbf", *slow)
     try:
-        process = pod.popen("run", "--host-grace", "3", "pod", "true")
+        process = pod.popen("run", "--host-grace", "10", "pod", "true")
         machines = host.path("/root/.mesh/machines")
         assert eventually(lambda: any(path.stat().st_size for path in machines.rglob("pack-*")))
         host.cut()
-        _, err = process.communicate(timeout=40)
+        _, err = process.communicate(timeout=60)
     finally:
         lab.in_switch("tc", "qdisc", "del", "dev", f"p{host.index}", "root")
     assert process.returncode == 125, err
-    assert f"{host.address}: silent for 3 s" in err.decode()
+    assert f"{host.address}: silent for 10 s" in err.decode()
     lab.end_all(host)
 
 
@@ -298,17 +303,22 @@ def test_output_without_a_newline_and_bytes_that_are_no_text(pod: Home) -> None:
 
 
 def test_a_hundred_megabytes_in_one_line(pod: Home) -> None:
-    script = "import sys; b = sys.stdout.buffer; [b.write(b'x' * 1000000) for _ in range(100)]"
+    """A tenth of it in each run of the suite: the client keeps 1 MB of an unfinished line in memory."""
+    count = times(10, full=100)
+    script = f"import sys; b = sys.stdout.buffer; [b.write(b'x' * 1000000) for _ in range({count})]"
     process = pod.popen("run", "--ranks", "0,1", "pod", "python3", "-c", script)
     assert process.stdout is not None
     sizes = [len(line) for line in process.stdout]
     process.communicate(timeout=60)
     assert process.returncode == 0
-    assert sizes == [100_000_005, 100_000_005]
+    assert sizes == [count * 1_000_000 + 5] * 2
+
+
+LINES = times(100_000, full=200_000)  # of each rank
 
 
 def test_eight_hosts_lose_and_tear_no_line(home: Home, tmp_path: Path) -> None:
-    """200,000 lines of 100 bytes from each of 8 hosts at once, and the client's memory."""
+    """Lines of 100 bytes from each of 8 hosts at once, 200,000 with MESH_TEST_FULL=1, and the client's memory."""
     with Lab(8) as lab:
         home.clusters(lab.cluster_yaml())
         home.trust(lab)
@@ -316,7 +326,7 @@ def test_eight_hosts_lose_and_tear_no_line(home: Home, tmp_path: Path) -> None:
             "import os, sys\n"
             "rank = os.environ['RANK']\n"
             "out = sys.stdout.buffer\n"
-            "for n in range(0, 200000, 500):\n"
+            f"for n in range(0, {LINES}, 500):\n"
             "    lines = (b'%s %06d ' % (rank.encode(), i) + b'.' * 91 + b'\\n' for i in range(n, n + 500))\n"
             "    out.write(b''.join(lines))\n"
             "    out.flush()\n"
@@ -332,12 +342,13 @@ def test_eight_hosts_lose_and_tear_no_line(home: Home, tmp_path: Path) -> None:
                 expected = b"[%d] %d %06d " % (rank, rank, seen[rank]) + b"." * 91 + b"\n"
                 assert line == expected
                 seen[rank] += 1
-                memory = peak_memory(process.pid) if not seen[rank] % 10_000 else memory
+                if not seen[rank] % 10_000 and seen[rank] < LINES:  # at the last one it may have ended
+                    memory = peak_memory(process.pid)
         process.communicate()
         assert process.returncode == 0
-        assert seen == [200_000] * 8
-        assert 0 < memory < 200
-        assert eventually(lambda: not any(host.processes() for host in lab.hosts), 10.0)
+        assert seen == [LINES] * 8
+        assert 0 < memory < (200 if IS_FULL else 150)
+        assert eventually(lambda: not any(host.processes() for host in lab.hosts))
 
 
 def test_hosts_that_share_one_home_directory(home: Home) -> None:
@@ -356,7 +367,7 @@ def test_hosts_that_share_one_home_directory(home: Home) -> None:
         assert home.mesh("run", "--ranks", "1", "pod", "true").status == 0
         assert home.mesh("run", "--ranks", "0", "pod", "true").status == 75
         first.send_signal(signal.SIGINT)
-        first.communicate(timeout=30)
+        first.communicate(timeout=60)
 
 
 def test_ipv6_and_a_gateway(home: Home, lab: Lab) -> None:

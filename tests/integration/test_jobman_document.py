@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,9 @@ from mesh.cli.program import COMMANDS
 from tests import conda
 from tests.conftest import REPOSITORY, Home
 from tests.desk import Desk, desk_of
-from tests.gcs import FakeGcs, missing
+from tests.gcs import FakeGcs, missing, own_address
 
+WITHIN_S = 300.0
 PAGE = REPOSITORY / "docs/from-jobman.md"
 ROW = re.compile(r"^\| (`jobman .*) \| (`mesh jobman .*) \| (.*) \|$", re.MULTILINE)
 CODE = re.compile(r"`([^`]+)`")
@@ -82,7 +82,7 @@ def test_a_job_by_the_commands_of_jobman(desk: Desk) -> None:
     place = project / f"jobs/{user}/000001"
     assert made.out.decode().splitlines()[0] == f"job 000001 here_1: jobs/{user}/000001"
     assert mesh("jobman", "create", "f.yaml", "--cluster", "local:2").out.startswith(b"job 000002 here_2: ")
-    desk.until(1, "running")
+    desk.until(1, "running", within=WITHIN_S)
     listed = mesh("jobman", "list").out.decode().splitlines()
     assert [line.split()[0] for line in listed[1:]] == ["000001", "000002"]
     assert listed[1].split()[-1] == "RUNNING"
@@ -94,10 +94,10 @@ def test_a_job_by_the_commands_of_jobman(desk: Desk) -> None:
     assert "logging in to worker 0, because its file has job.worker_num" in login.err
     assert "job:1:0 is this machine" in login.err
     assert mesh("jobman", "reboot", "000001", "--force", "--force-prefix").status == 0
-    assert desk.until(1, "running")["attempt"] in (1, 2)
+    assert desk.until(1, "running", within=WITHIN_S)["attempt"] in (1, 2)
     assert mesh("jobman", "stop", "1", "2").status == 0
     for job in (1, 2):
-        desk.until(job, "stopped")
+        desk.until(job, "stopped", within=WITHIN_S)
     assert [line.split()[-1] for line in mesh("jobman", "list").out.decode().splitlines()[1:]] == ["DEAD", "DEAD"]
     (desk.home.path / "stays").unlink()
     ran = mesh("jobman", "run", "000001")
@@ -142,10 +142,10 @@ def test_an_environment_is_made_anew_by_force_alone(desk: Desk) -> None:
     (desk.home.project / "f.yaml").write_text(VENV)
     made = mesh("jobman", "create", "f.yaml", "--cluster", "local:1")
     assert made.status == 0, made.err
-    assert mesh("job", "wait", "1").status == 0, desk.show(1)
+    assert mesh("job", "wait", "1", within=WITHIN_S).status == 0, desk.show(1)
     for words, is_made_anew in ((("venv",), False), (("venv", "--force"), True), (("run", "--force"), True)):
         (place / "mine").touch()
-        done = mesh("jobman", *words, "000001")
+        done = mesh("jobman", *words, "000001", within=WITHIN_S)
         assert done.status == 0, done.err
         assert (place / "bin/python").exists()
         assert (place / "mine").exists() is not is_made_anew, words
@@ -171,11 +171,11 @@ def test_an_environment_of_conda_is_the_one_of_the_command(desk: Desk) -> None:
     desk.home.files(f__yaml=CONDA, environment__yml=json.dumps(wanted))
     made = mesh("jobman", "create", "f.yaml", "--cluster", "local:1")
     assert made.status == 0, made.err
-    assert mesh("job", "wait", "1").status == 0, desk.show(1)
+    assert mesh("job", "wait", "1", within=WITHIN_S).status == 0, desk.show(1)
     assert desk.output(1).splitlines()[-1] == b"greet 1.0 train"
     for words, is_made_anew in ((("conda",), False), (("conda", "--force"), True)):
         (base / "envs/train/mine").touch()
-        done = mesh("jobman", *words, "000001")
+        done = mesh("jobman", *words, "000001", within=WITHIN_S)
         assert done.status == 0, done.err
         assert (base / "envs/train/bin/greet").exists()
         assert (base / "envs/train/mine").exists() is not is_made_anew, words
@@ -203,10 +203,7 @@ def test_a_job_without_credentials_for_its_tpu(desk: Desk) -> None:
 
 @pytest.mark.skipif(bool(missing()), reason=missing() or "nothing")
 def test_the_sizes_of_buckets(desk: Desk) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with FakeGcs("127.0.0.1", port) as gcs:
+    with FakeGcs(own_address()) as gcs:
         gcs.bucket("other")
         gcs.bucket("mine", a__txt="hello", b__txt="0123456789")
         desk.home.environ["STORAGE_EMULATOR_HOST"] = gcs.url
@@ -220,7 +217,8 @@ def test_the_sizes_of_buckets(desk: Desk) -> None:
         assert b"there is no such bucket" in done.out
         job = "setup: {modules: [gcsfuse]}\ngcsfuse: {bucket: mine, path: /srv/data}\ncommand: {run: 'true'}\n"
         tpu = "tpu: {accelerator: v4-8, version: v, project: lab, pricing: spot, zone: ZONE}\n"
-        desk.home.environ["MESH_SERVE"] = "0"
+        # At this address no credentials are needed: gcloud is not asked for any.
+        desk.home.environ |= {"MESH_SERVE": "0", "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": "http://127.0.0.1:9/"}
         for name, zone in (("far", "us-east1-d"), ("near", "us-central1-a")):
             (desk.home.project / f"{name}.yaml").write_text(tpu.replace("ZONE", zone) + job)
         warning = "gs://mine is in US-CENTRAL1, but the machines are in us-east1-d: reads are slow"

@@ -23,6 +23,8 @@ pytestmark = [
     pytest.mark.sshd,
     pytest.mark.skipif(bool(missing()), reason=missing() or "nothing"),
 ]
+WITHIN_S = 300.0
+OUTPUT = ["in /home/zephyr: hello it's", "to stderr"]  # the container has two streams: either may come first
 BUCKET = "llm_pruning_us_east1_d"
 QUICK_START = f"""\
 job:
@@ -130,9 +132,9 @@ def test_the_quick_start_by_the_commands_of_mesh(world: World) -> None:
     done = desk.mesh("job", "submit", "quick-start.yaml", "--cluster", "pod")
     assert done.status == 0, done.err
     assert "tpu.tags, tpu.metadata, docker.mount_dirs, docker.workdir: used here" in done.err
-    assert desk.mesh("job", "wait", "1").status == 0, desk.mesh("job", "show", "1").out
+    assert desk.mesh("job", "wait", "1", within=WITHIN_S).status == 0, desk.show(1)
     logs = Path(str(desk.show(1)["directory"])) / "logs"
-    assert (logs / "main_command_worker_0.log").read_text() == "in /home/zephyr: hello it's\nto stderr\n"
+    assert sorted((logs / "main_command_worker_0.log").read_text().splitlines()) == OUTPUT
     assert sorted(path.name for path in logs.iterdir() if path.name.startswith("gcsfuse_worker")) == [
         "gcsfuse_worker_0.log",
         "gcsfuse_worker_1.log",
@@ -160,7 +162,7 @@ def test_the_quick_start_by_the_commands_of_jobman(world: World) -> None:
     assert (place / "job.yaml").read_text() == QUICK_START  # at once: the steward may be busy
     assert "allocation_mode" not in (place / "config.yaml").read_text()
     assert (project / "jobs/.gitignore").read_text() == "*\n"
-    world.desk.until(1, "running", within=90.0)
+    world.desk.until(1, "running", within=WITHIN_S)
     listed = mesh("jobman", "list").out.decode().splitlines()
     assert listed[0].split() == ["Job", "ID", "User", "Name", "Accelerator", "Zone", "Host0", "IP", "Status"]
     address = world.lab.hosts[0].address
@@ -175,23 +177,23 @@ def test_the_quick_start_by_the_commands_of_jobman(world: World) -> None:
     world.desk.home.own_known_hosts()
     assert mesh("jobman", "ssh", "000001", "--", "hostname").out.decode().strip() == world.lab.hosts[0].name
     for module in ("ssh", "gcsfuse"):
-        again = mesh("jobman", module, "000001")
+        again = mesh("jobman", module, "000001", within=WITHIN_S)
         assert again.status == 0, again.err
     assert mesh("jobman", "conda", "1").status == 2
-    pulled = mesh("jobman", "docker", "000001")
+    pulled = mesh("jobman", "docker", "000001", within=WITHIN_S)
     assert pulled.status == 0, pulled.err
     assert mesh("jobman", "cancel", "000001").status == 0
-    world.desk.until(1, "stopped")
+    world.desk.until(1, "stopped", within=WITHIN_S)
     assert mesh("jobman", "list").out.decode().splitlines()[1].split()[-1] == "DEAD"
     for host in world.lab.hosts:
         host.script("touch /home/zephyr/go")
     assert mesh("jobman", "resume", "000001").out.decode().startswith("job 000001 test-v6: QUEUEING")
-    assert mesh("job", "wait", "1").status == 0
-    assert (place / "logs/main_command_worker_0.log").read_text() == "in /home/zephyr: hello it's\nto stderr\n"
+    assert mesh("job", "wait", "1", within=WITHIN_S).status == 0
+    assert sorted((place / "logs/main_command_worker_0.log").read_text().splitlines()) == OUTPUT
     status = mesh("jobman", "status", "000001").out.decode()
     assert "Job Name" in status
-    assert status.endswith("in /home/zephyr: hello it's\nto stderr\n")
-    ran = mesh("jobman", "run", "000001", "--cmd-only")
+    assert sorted(status.splitlines()[-2:]) == OUTPUT
+    ran = mesh("jobman", "run", "000001", "--cmd-only", within=WITHIN_S)
     assert ran.status == 0
     assert b"hello it's" in ran.out
     log = (place / "logs/job.log").read_text()

@@ -23,7 +23,7 @@ from tests.tpu_steward import steward
 from tests.tpuemulator.client import Emulator, double, emulator
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(bool(missing()), reason=missing() or "nothing")]
-WITHIN_S = 180.0
+WITHIN_S = 300.0
 BUCKET, IMAGE = "bucket_us_east1_d", "anna/box:latest"
 FILE = (REPOSITORY / "tests/data/jobman/s/quick-start.yaml").read_text()
 PIP = """#!/bin/sh
@@ -60,6 +60,7 @@ def desk(home: Home, tpus: Emulator, gcs: FakeGcs) -> Iterator[Desk]:
     (home.path / ".ssh").mkdir(mode=0o700, exist_ok=True)
     shutil.copy(tpus.identity, home.path / ".ssh/google_compute_engine")
     home.environ |= {**tpus.environ, "LOGNAME": "root", "USER": "root", "MESH_SERVE": "0"}
+    home.own_known_hosts()  # of `mesh ssh`
     for name in ("id_rsa", "id_rsa.pub"):
         (home.path / name).write_text(f"{name} of anna\n")
     # The path of the keys is one of this machine. The slice is one of two hosts, so that worker 0 is not all of them.
@@ -70,14 +71,13 @@ def desk(home: Home, tpus: Emulator, gcs: FakeGcs) -> Iterator[Desk]:
         try:
             yield found
         finally:
-            found.mesh("job", "stop", "*")
-            found.mesh("job", "wait", "*", "--timeout", "90", within=120)
-    assert eventually(lambda: not tpus.nodes and not tpus.requests), tpus.state
+            found.end_jobs(WITHIN_S)
+    assert eventually(lambda: not tpus.nodes and not tpus.requests, WITHIN_S), tpus.state
     assert not double(tpus.effects("create-node"))
 
 
 def on_worker(desk: Desk, worker: int, *words: str) -> Done:
-    return desk.mesh("ssh", f"job:1:{worker}", "--", *words)
+    return desk.mesh("ssh", f"job:1:{worker}", "--", *words, within=WITHIN_S)
 
 
 def test_request_set_up_cancel_resume_and_delete(desk: Desk, tpus: Emulator, gcs: FakeGcs) -> None:
@@ -148,7 +148,8 @@ def check_hosts(desk: Desk, run: str) -> None:
         seen = on_worker(desk, worker, "cat", ".ssh/id_rsa", "/home/anna/bucket/a.txt")
         assert seen.out.decode().splitlines()[-2:] == ["id_rsa of anna", "hello"], seen.err
     container = f"mesh-{run}-0"
-    assert eventually(lambda: container in on_worker(desk, 0, "docker", "ps", "--format", "{{.Names}}").out.decode())
+    # It sleeps after its output.
+    assert eventually(lambda: b"sleep 600" in on_worker(desk, 0, "docker", "top", container).out, WITHIN_S)
     about = on_worker(desk, 0, f"docker inspect --format '{FORMAT} {{{{.HostConfig.Binds}}}}' {container}")
     words = about.out.decode().split(" ", 4)
     assert words[:4] == [IMAGE, "/home/anna", "true", "host"], about.err

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mesh.jobs.reading import read_job
 from tests.desk import Desk
 
 SHOW = "run: cat data; cat sub/deep; ls -A; echo $MESH_GIT_COMMIT $MESH_GIT_DIRTY\n"
@@ -49,25 +50,33 @@ def repository(desk: Desk, tmp_path: Path) -> Repository:
     return Repository(desk, tmp_path)
 
 
-def submitted(desk: Desk, repository: Repository, ref: str, name: str) -> int:
+def submitted(desk: Desk, repository: Repository, ref: str, *words: str) -> int:
     wanted = json.dumps({"git": str(repository.path), **({"ref": ref} if ref else {})})
-    return desk.submit(f"machines: local:1\n{SHOW}workspace: {wanted}\n", name=name)
+    return desk.submit(f"machines: local:1\n{SHOW}workspace: {wanted}\n", *words)
+
+
+def waiting(desk: Desk, repository: Repository, ref: str) -> tuple[str, str]:
+    """Submit a job that does not start; return its commit and its tree."""
+    job = read_job(desk.store, submitted(desk, repository, ref, "--set", "job.after='2099-01-01'"))
+    assert job is not None
+    return job.spec.workspace.ref, job.spec.workspace.tree
 
 
 def test_a_job_starts_from_the_commit_that_its_branch_had_at_submit(desk: Desk, repository: Repository) -> None:
     (desk.home.project / "local").write_text("of the working directory")
     first = repository.commit("first\n")
     repository.git("tag", "v1")
-    jobs = [submitted(desk, repository, ref, f"first{number}") for number, ref in enumerate(("main", "", "v1"))]
+    older = submitted(desk, repository, "main")
+    found = [waiting(desk, repository, ref) for ref in ("", "v1")]
     second = repository.commit("second\n")
-    jobs.append(submitted(desk, repository, "main", "second"))
-    jobs.append(submitted(desk, repository, first, "older"))  # by its whole hash
-    jobs.append(submitted(desk, repository, first[:12], "short"))
-    assert desk.mesh("job", "wait", *map(str, jobs), within=200.0).status == 0
-    texts, commits = ["first"] * 3 + ["second", "first", "first"], [first] * 3 + [second, first, first]
-    for job, text, commit in zip(jobs, texts, commits, strict=True):
+    newer = submitted(desk, repository, "main")
+    found += [waiting(desk, repository, ref) for ref in (first, first[:12])]
+    assert desk.mesh("job", "wait", str(older), str(newer)).status == 0
+    for job, text, commit in ((older, "first", first), (newer, "second", second)):
         files = [".gitignore", ".gitmodules", "data", "kept.log", "sub"]
         assert desk.output(job).decode().splitlines() == [text, "deep", *files, f"{commit} 0"]
+    assert found == [found[0]] * 4
+    assert found[0][0] == first
     assert len(os.listdir(desk.place / "trees")) == 2  # jobs of one commit share one tree
     assert not list((desk.home.path / ".cache/mesh").glob("checkout-*"))
 

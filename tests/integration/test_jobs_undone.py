@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,7 +14,7 @@ from tests.integration.test_ssh_keys import BOTH_FILES
 from tests.lab import Lab, TestHost, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
-JOBS_MAX = 5
+JOBS_MAX = 12
 WITHIN_S = 240.0
 JOB = "machines: pod\nworkspace: none\nsetup: {modules: [ssh]}\n"
 
@@ -93,9 +90,7 @@ def killed_while_it_undoes(desk: Desk) -> int:
         assert eventually(is_over, WITHIN_S), desk.show(job)
         if not victims:
             continue
-        for pid in [*desk.processes("mesh\0serve"), *victims]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        desk.kill([*desk.processes("mesh\0serve"), *victims])
         return job
     raise AssertionError("no removal was seen")
 

@@ -14,18 +14,21 @@ from pathlib import Path
 
 import pytest
 
+from mesh.cli.reports import keeper_lines
+from mesh.keeper.client import about_keepers
 from tests.conftest import Home, new_home
 from tests.lab import Lab, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
 
 NOTHING = "nothing is kept"
+KEEP = "keep: 600"  # seconds: no test takes as long
 
 
 @pytest.fixture
 def kept(pod: Home, lab: Lab, own_place: Path) -> Iterator[Home]:
     """A user whose connections are kept, once an agent waits on every host."""
-    pod.clusters(lab.cluster_yaml("pod", "keep: 60"))
+    pod.clusters(lab.cluster_yaml("pod", KEEP))
     assert pod.mesh("exec", "pod", "true").status == 0
     wait(pod)
     yield pod
@@ -34,6 +37,14 @@ def kept(pod: Home, lab: Lab, own_place: Path) -> Iterator[Home]:
 
 
 def told(pod: Home) -> str:
+    """Return what ``mesh keep`` shows to a user, without a process for each look."""
+    with pytest.MonkeyPatch.context() as environ:
+        for name in ("HOME", "XDG_RUNTIME_DIR"):
+            environ.setenv(name, pod.environ[name])
+        return "\n".join(keeper_lines(about_keepers())) or NOTHING
+
+
+def shown(pod: Home) -> str:
     return pod.mesh("keep").out.decode().strip()
 
 
@@ -69,7 +80,7 @@ def without_logins(lab: Lab) -> Iterator[None]:
 
 def test_the_next_command_logs_in_nowhere(kept: Home, lab: Lab) -> None:
     show = "echo $RANK $MASTER_ADDR $MESH_HOSTS; [ $RANK = 3 ] && echo no >&2 && exit 9; true"
-    direct = kept.mesh("run", "pod", "sh", "-c", show, env={**kept.environ, "MESH_KEEP": "0"})
+    direct = kept.mesh("run", "--keep-going", "pod", "sh", "-c", show, env={**kept.environ, "MESH_KEEP": "0"})
     with without_logins(lab):
         pushed = kept.mesh("push", "pod")
     assert pushed.status == 0, pushed.err
@@ -77,7 +88,7 @@ def test_the_next_command_logs_in_nowhere(kept: Home, lab: Lab) -> None:
     for _ in range(2):
         before = logins(lab)
         with without_logins(lab):
-            done = kept.mesh("run", "pod", "sh", "-c", show)
+            done = kept.mesh("run", "--keep-going", "pod", "sh", "-c", show)
         assert (done.status, sorted(done.out.split())) == (9, sorted(direct.out.split())), done.err
         assert "[3] no\n" in done.err
         wait(kept)
@@ -87,7 +98,7 @@ def test_the_next_command_logs_in_nowhere(kept: Home, lab: Lab) -> None:
 def test_a_name_that_means_another_host_now(home: Home, lab: Lab, own_place: Path) -> None:
     """What ssh_config says holds for each command; the hosts hear of an address, and of no alias."""
     home.trust(lab)
-    home.clusters(f"pod:\n  user: root\n  identity_file: {lab.identity}\n  keep: 60\n  hosts: [here]\n")
+    home.clusters(f"pod:\n  user: root\n  identity_file: {lab.identity}\n  {KEEP}\n  hosts: [here]\n")
     for host in lab.hosts[:2]:
         (home.path / ".ssh/config").write_text(f"Host here\n  HostName {host.address}\n")
         for _ in range(2):
@@ -117,7 +128,7 @@ def test_it_is_stopped_while_a_command_is_at_work(kept: Home, lab: Lab) -> None:
     assert kept.mesh("keep", "stop").out == b"the keeper has ended\n"
     for host in lab.hosts:
         host.path("/tmp/over").touch()
-    out, err = client.communicate(timeout=30)
+    out, err = client.communicate(timeout=60)
     assert (client.returncode, out.count(b"done"), b"again" in err) == (0, 4, False), err
     wait(kept)
 
@@ -145,7 +156,7 @@ def test_ssh_config_with_a_program_in_it(kept: Home, lab: Lab) -> None:
 
 def test_the_keeper_uses_no_proxy_command(pod: Home, lab: Lab, own_place: Path) -> None:
     """It may ask a question, or need a terminal. Commands use it as ever."""
-    pod.clusters(lab.cluster_yaml("pod", "keep: 60"))
+    pod.clusters(lab.cluster_yaml("pod", KEEP))
     mark, relay = pod.path / "used", pod.path / "relay.py"
     relay.write_text(
         "import os, socket, sys, threading\n"
@@ -241,13 +252,15 @@ print(none, list(coming), first.receive())
 
 def test_nothing_waits_on_hosts_once_it_is_stopped(kept: Home, lab: Lab) -> None:
     assert all(host.processes() for host in lab.hosts)
+    assert "an agent on 4 hosts" in shown(kept)
     assert kept.mesh("keep", "stop").out == b"the keeper has ended\n"
     assert all(eventually(lambda h=host: not h.processes()) for host in lab.hosts)  # type: ignore[misc]
     assert kept.mesh("keep", "stop").out == b"nothing is kept\n"
+    assert shown(kept) == NOTHING
 
 
 def test_one_that_has_only_begun_is_stopped(pod: Home, lab: Lab, own_place: Path) -> None:
-    pod.clusters(lab.cluster_yaml("pod", "keep: 60"))
+    pod.clusters(lab.cluster_yaml("pod", KEEP))
     begun = "from mesh import api; api.exec(['true'], cluster='pod', quiet=True)"
     stop = "print(api.stop_keepers(), api.about_keepers())"
     done = subprocess.run(
@@ -265,7 +278,7 @@ def test_keeper_of_another_home_is_not_stopped(kept: Home, lab: Lab, tmp_path: P
     other.trust(lab)
     assert told(other) == NOTHING
     assert other.mesh("keep", "stop").out == b"nothing is kept\n"
-    other.clusters(lab.cluster_yaml("pod", "keep: 60"))
+    other.clusters(lab.cluster_yaml("pod", KEEP))
     assert other.mesh("exec", "pod", "true").status == 0
     wait(other)
     assert keeper(other) != keeper(kept)
@@ -278,13 +291,14 @@ def test_keeper_of_another_home_is_not_stopped(kept: Home, lab: Lab, tmp_path: P
 
 def test_it_ends_by_itself(pod: Home, lab: Lab, own_place: Path) -> None:
     pod.environ["MESH_KEEP"] = "1"
+    before = logins(lab)
     assert pod.mesh("exec", "pod", "true").status == 0
-    assert eventually(lambda: told(pod) != NOTHING)
+    assert eventually(lambda: logins(lab) == before + 2 * len(lab.hosts))  # of the command, and of those that wait
     assert eventually(lambda: told(pod) == NOTHING)
 
 
 def test_it_can_be_forbidden(pod: Home, lab: Lab, own_place: Path) -> None:
-    pod.clusters(lab.cluster_yaml("pod", "keep: 60"))
+    pod.clusters(lab.cluster_yaml("pod", KEEP))
     pod.environ["MESH_KEEP"] = "0"
     assert pod.mesh("exec", "pod", "true").status == 0
     assert told(pod) == NOTHING
@@ -325,4 +339,4 @@ def test_what_is_connected_while_it_is_stopped_waits_nowhere(kept: Home, lab: La
         assert all(eventually(lambda h=host: not h.processes()) for host in lab.hosts[1:])  # type: ignore[misc]
     finally:
         lab.hosts[0].path("/tmp/over").touch()
-        client.communicate(timeout=30)
+        client.communicate(timeout=60)

@@ -12,18 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY, Home
+from tests.conftest import PATIENCE, REPOSITORY, Home, read_until
 from tests.lab import Lab, TestHost, eventually, is_agent
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
 
-ROUNDS = int(os.environ.get("MESH_LOCK_ROUNDS", "4"))  # docs/reliability.md tells of 50
-
-
-@pytest.fixture(scope="module")
-def eight() -> Iterator[Lab]:
-    with Lab(8, visible=[Path(sys.prefix), Path(sys.base_prefix), REPOSITORY]) as lab:
-        yield lab
+ROUNDS = int(os.environ.get("MESH_LOCK_ROUNDS", "4"))  # docs/reliability.md tells of 50, on eight hosts
+MANY_ROUNDS = 20
 
 
 def start(pod: Home, *words: str, ranks: int = 4) -> subprocess.Popen[bytes]:
@@ -39,38 +34,51 @@ def run_of(pod: Home) -> str:
     return max(path.name for path in (pod.path / ".local/state/mesh/runs").iterdir())
 
 
-def test_two_clients_at_once(home: Home, eight: Lab) -> None:
+@pytest.fixture
+def contended(lab: Lab) -> Iterator[Lab]:
+    """Hosts that two clients want: four, or eight of their own where there are many rounds."""
+    if ROUNDS < MANY_ROUNDS:
+        yield lab
+        return
+    with Lab(8, visible=[Path(sys.prefix), Path(sys.base_prefix), REPOSITORY]) as eight:
+        yield eight
+
+
+def both_orders(home: Home, lab: Lab) -> None:
+    """Make the clusters ``pod`` and ``back`` of the same hosts, in opposite orders."""
+    back = lab.cluster_yaml("back", hosts=lab.hosts[::-1])
+    home.clusters(lab.cluster_yaml() + back)
+    home.trust(lab)
+
+
+def test_two_clients_at_once(home: Home, contended: Lab) -> None:
     """All hosts or none: one of them wins, the other one changes nothing."""
-    reversed_ = "back:\n" + eight.cluster_yaml(hosts=eight.hosts[::-1]).partition("\n")[2]
-    home.clusters(eight.cluster_yaml() + reversed_)
-    home.trust(eight)
+    both_orders(home, contended)
     for round_ in range(ROUNDS):
         # Two clusters of the same hosts in another order cannot agree on who is first: then both may lose.
         names = ("pod", "pod") if round_ % 4 else ("pod", "back")
         over = f"/tmp/over-{round_}"
         wait = f"echo $RANK; while ! [ -e {over} ]; do sleep 0.02; done"
         clients = [home.popen("run", name, "sh", "-c", wait) for name in names]
-        assert eventually(lambda ours=clients: any(client.poll() is not None for client in ours), 60.0)
-        for host in eight.hosts:
+        assert eventually(lambda ours=clients: any(client.poll() is not None for client in ours), PATIENCE)
+        for host in contended.hosts:
             host.path(over).touch()
         done = [client.communicate(timeout=60) for client in clients]
         statuses = sorted(client.returncode for client in clients)
         assert statuses == [0, 75] or (names[0] != names[1] and statuses == [75, 75]), done
         for (out, err), client in zip(done, clients, strict=True):
-            assert len(out.splitlines()) == (8 if client.returncode == 0 else 0)
+            assert len(out.splitlines()) == (len(contended.hosts) if client.returncode == 0 else 0)
             assert client.returncode == 0 or b"busy with" in err
-        assert eventually(lambda: not any(host.processes() for host in eight.hosts))
+        assert eventually(lambda: not any(host.processes() for host in contended.hosts))
 
 
-def test_those_who_wait_have_their_turn(home: Home, eight: Lab) -> None:
+def test_those_who_wait_have_their_turn(home: Home, lab: Lab) -> None:
     """Also those whose clusters have the same hosts in another order: nobody keeps a host while waiting."""
-    reversed_ = "back:\n" + eight.cluster_yaml(hosts=eight.hosts[::-1]).partition("\n")[2]
-    home.clusters(eight.cluster_yaml() + reversed_)
-    home.trust(eight)
+    both_orders(home, lab)
     script = "mkdir ~/alone || exit 9; sleep 0.3; rmdir ~/alone"
-    clients = [home.popen("run", "--wait", "60", name, "sh", "-c", script) for name in ("pod", "back", "pod")]
+    clients = [home.popen("run", "--wait", "240", name, "sh", "-c", script) for name in ("pod", "back", "pod")]
     for client in clients:
-        _, err = client.communicate(timeout=90)
+        _, err = client.communicate(timeout=300)
         assert client.returncode == 0, err
         assert err.count(b"waiting for") <= 1
 
@@ -82,14 +90,12 @@ def test_waiting_ends_in_time(pod: Home) -> None:
     assert "waiting for " in done.err
     assert "for 1 s at most" in done.err
     waiter = pod.popen("run", "--wait", "pod", "true")
-    assert waiter.stderr is not None
-    while b"waiting for" not in waiter.stderr.readline():
-        pass
+    read_until(waiter.stderr, b"waiting for")
     (line,) = [line for line in json.loads(pod.mesh("ps", "pod", "--json").out) if line["state"] == "waiting"]
     assert line["command"] == "true"
     holder.send_signal(signal.SIGINT)
-    holder.communicate(timeout=30)
-    waiter.communicate(timeout=30)
+    holder.communicate(timeout=60)
+    waiter.communicate(timeout=60)
     assert waiter.returncode == 0
 
 
@@ -105,13 +111,11 @@ def test_the_dead_keep_nobody_waiting(pod: Home, lab: Lab, how: str) -> None:
             for pid, command in host.processes():
                 if is_agent(command):
                     os.kill(pid, signal.SIGSTOP)
-        assert process.stderr is not None
         for said in (b"stopping 4 ranks", b"killing"):
             process.send_signal(signal.SIGINT)
-            while said not in process.stderr.readline():
-                pass
+            read_until(process.stderr, said)
         process.send_signal(signal.SIGINT)
-        process.wait(20)
+        process.wait(PATIENCE)
         for host in lab.hosts:
             for pid, command in host.processes():
                 if is_agent(command):
@@ -140,7 +144,7 @@ def test_ps_and_stop_from_another_machine(pod: Home, lab: Lab, own_place: Path, 
     assert elsewhere.mesh("stop", "2999", "--cluster", "pod").status == 2
     done = elsewhere.mesh("stop", run[:11], "--cluster", "pod", "--grace", "0.5")
     assert (done.status, done.out.decode()) == (0, f"stopped {run}\n"), done.err
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 143
     assert b"ended by SIGTERM" in err
     assert not any("sleep" in command for host in lab.hosts for _, command in host.processes())
@@ -155,7 +159,7 @@ def test_stop_all(pod: Home, lab: Lab) -> None:
     done = pod.mesh("stop", "--all", "--cluster", "pod")
     assert (done.status, done.out.count(b"stopped ")) == (0, 2), done.err
     for run in runs:
-        run.communicate(timeout=30)
+        run.communicate(timeout=60)
         assert run.returncode == 143
 
 
@@ -165,7 +169,7 @@ def test_a_run_whose_client_is_away_is_stopped_as_well(pod: Home, lab: Lab) -> N
     done = pod.mesh("stop", "last")
     assert (done.status, done.out.decode()) == (0, f"stopped {run_of(pod)}\n"), done.err
     process.send_signal(signal.SIGCONT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 143
 
 
@@ -181,7 +185,7 @@ def test_share_runs_beside(pod: Home, lab: Lab) -> None:
         assert not list(host.path("/root/.mesh/machines").glob("*/share-*"))
         assert not list(host.path("/root/.mesh/workspaces").glob("*/made"))
     holder.send_signal(signal.SIGINT)
-    holder.communicate(timeout=30)
+    holder.communicate(timeout=60)
 
 
 def test_clean(pod: Home, lab: Lab) -> None:
@@ -196,6 +200,7 @@ def test_clean(pod: Home, lab: Lab) -> None:
     (machine / "modules/incoming-999999").write_bytes(b"z" * 700)
     second.script("MESH_RUN_ID=20200101-000000-abcdef setsid sleep 4999 >/dev/null 2>&1 </dev/null &")
     second.script("MESH_RUN_ID=20200101-000000-abcdef MESH_SETUP=1 setsid sleep 4998 >/dev/null 2>&1 </dev/null &")
+    assert eventually(lambda: sorted(c for _, c in second.processes()) == ["sleep 4998 ", "sleep 4999 "])
     (orphaned,) = json.loads(pod.mesh("ps", "pod", "--json").out)
     assert (orphaned["state"], orphaned["hosts"]) == ("orphaned", [second.address])
     listed = pod.mesh("clean", "pod", "--dry-run")
@@ -212,7 +217,8 @@ def test_clean(pod: Home, lab: Lab) -> None:
     ]
     assert not spool.exists()
     assert eventually(lambda: [c for _, c in second.processes()] == ["sleep 4998 "])
-    assert pod.mesh("clean", "pod").out == b"nothing is left there\n"
+    found = json.loads(pod.mesh("clean", "pod", "--json").out)
+    assert [item for item in found if "/sys/fs/cgroup/" not in item["what"]] == []
     lab.end_all(second)
 
 
@@ -221,6 +227,7 @@ def test_clean_touches_no_run_that_lives(pod: Home, lab: Lab) -> None:
     process = start(pod, "run", "--host-grace", "60", "pod", "sh", "-c", "echo up; exec sleep 1000")
     first, second, third = lab.hosts[:3]
     third.script("MESH_RUN_ID=x setpriv --reuid 65534 --clear-groups setsid sleep 4996 >/dev/null 2>&1 </dev/null &")
+    assert eventually(lambda: any(command.startswith("sleep 4996") for _, command in third.processes()))
     stopped = [pid for pid, command in first.processes() if is_agent(command)]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
@@ -231,7 +238,7 @@ def test_clean_touches_no_run_that_lives(pod: Home, lab: Lab) -> None:
         told = f"{first.address}: run {run_of(pod)}: its agent does not answer, so nobody could look"
         assert told in done.out.decode()
         listed = json.loads(pod.mesh("ps", "pod", "--json").out)
-        assert [line["state"] for line in listed] == ["not answering,running"]
+        assert [line["state"] for line in listed] == ["running"]  # of the host that is least far
         assert listed[0]["command"].startswith("sh -c")
     finally:
         for pid in stopped:
@@ -240,7 +247,7 @@ def test_clean_touches_no_run_that_lives(pod: Home, lab: Lab) -> None:
         assert any("sleep 1000" in command for _, command in host.processes())
     assert any("sleep 4996" in command for _, command in third.processes())
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 130
     lab.end_all(third)
 
@@ -249,7 +256,7 @@ def test_stop_last_means_the_one_that_runs(pod: Home) -> None:
     process = start(pod, "run", "pod", "sh", "-c", "echo up; exec sleep 1000")
     assert pod.mesh("run", "pod", "true").status == 75
     assert pod.mesh("stop", "last").out.startswith(b"stopped ")
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 143
     assert pod.mesh("stop", "20260101-000000-abcdef").status == 2  # nobody knows that one
 
@@ -288,9 +295,10 @@ def test_ps_asks_each_host_of_all_clusters_once(pod: Home, lab: Lab) -> None:
     assert head.split()[:2] == [b"run", b"cluster"]
     assert line.split()[:2] == [run.encode(), b"first"]
     assert line.split()[4:6] == [b"2", b"2"]  # hosts and ranks
-    out, err = process.communicate(timeout=60)
+    rest = process.stdout.read()  # with all that was read ahead, which communicate() passes over
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 125
-    assert [line for line in out.splitlines() if not is_local(line)] == []
+    assert [line for line in rest.splitlines() if not is_local(line)] == []
     assert [err.decode().count(f"{host.address}: cannot connect") for host in lab.hosts] == [0, 0, 1, 1]
     assert "no answer within 4 s" in err.decode()
     assert [logins(host) for host in lab.hosts[:2]] == [number + 1 for number in before]
@@ -333,5 +341,5 @@ def test_a_device_of_a_cluster(home: Home, lab: Lab) -> None:
     (line,) = json.loads(home.mesh("ps", "pod", "--json").out)
     assert line["devices"] == [f"{host.address}:/root/dev/chip0" for host in lab.hosts]
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 130

@@ -127,6 +127,7 @@ class Watch:
         while not self._over.is_set():
             for namespace in [*self._namespaces, os.readlink("/proc/self/ns/pid")]:
                 self.seen.update(command for _, command in processes_in(namespace))
+            self._over.wait(0.02)  # the processor is for those that are watched
 
     def __enter__(self) -> Watch:
         self._thread.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mesh.rundir.layout import RECORD
-from tests.conftest import Home
+from mesh.rundir.layout import INDEX, RECORD
+from tests.conftest import PATIENCE, Home
 from tests.lab import eventually
 
 TALK = "echo out $RANK; echo err $RANK >&2"
@@ -68,7 +69,15 @@ def test_logs_show_what_run_has_shown(home: Home) -> None:
 
 
 def test_logs_are_folded_by_the_time_at_which_lines_came(home: Home) -> None:
-    home.mesh("run", "--output", "none", "local:3", "sh", "-c", "echo rank $RANK of 3; sleep 1; echo done")
+    """The times are written here: when ranks print on a busy machine is not known."""
+    directory = old_run(home, 1, days=1, hosts=["a", "b", "c"])
+    begin, index = time.time() - 86400, b""
+    for rank in range(3):
+        (directory / f"logs/rank-{rank:04d}.out").write_text(f"rank {rank} of 3\ndone\n")
+        index += RECORD.pack(begin + 0.01 * rank, 4 * rank, len("rank 0 of 3\n"))
+    for rank in (1, 0, 2):
+        index += RECORD.pack(begin + 2 + 0.01 * rank, 4 * rank, len("rank 0 of 3\ndone\n"))
+    (directory / "logs" / INDEX).write_bytes(index)
     done = home.mesh("logs", "--output", "fold")
     assert done.out == b"[0-2] rank 0..2 of 3\n[0-2] done\n"
     assert home.mesh("logs", "--output", "fold", "--fold", "exact").out.count(b"rank") == 3
@@ -109,7 +118,7 @@ def test_a_reader_that_leaves(home: Home) -> None:
     assert process.stdout is not None
     assert process.stdout.readline().startswith(b"[")
     process.stdout.close()
-    assert process.wait(30) == 141
+    assert process.wait(PATIENCE) == 141
     assert process.stderr is not None
     assert process.stderr.read() == b""
     process.stderr.close()
@@ -117,16 +126,16 @@ def test_a_reader_that_leaves(home: Home) -> None:
 
 def test_following_a_run_to_its_end(home: Home, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    process = home.popen("run", "--output", "none", "local:2", "sh", "-c", UNTIL_TOLD.format(go=go))
+    process = home.popen("run", "--keep-going", "--output", "none", "local:2", "sh", "-c", UNTIL_TOLD.format(go=go))
     assert eventually(lambda: has_said(runs_of(home), b"up", 2))
     assert "  running  " in home.mesh("runs").lines[0]
-    assert home.mesh("logs").lines == ["[0] up", "[1] up"]
+    assert eventually(lambda: home.mesh("logs").lines == ["[0] up", "[1] up"], PATIENCE)
     follower = home.popen("logs", "-f", "last", "--rank", "1")
     assert follower.stdout is not None
     assert follower.stdout.readline() == b"[1] up\n"
     go.touch()
-    out, err = follower.communicate(timeout=30)
-    process.communicate(timeout=30)
+    out, err = follower.communicate(timeout=60)
+    process.communicate(timeout=60)
     assert (out, follower.returncode) == (b"[1] down\n", 0)
     assert err.decode() == f"==> {newest(home).name} has ended: exit 3\n"
 
@@ -139,7 +148,7 @@ def test_following_a_run_whose_client_is_killed(home: Home) -> None:
     assert {follower.stdout.readline(), follower.stdout.readline()} == {b"[0] up\n", b"[1] up\n"}
     process.kill()
     process.communicate()
-    _, err = follower.communicate(timeout=30)
+    _, err = follower.communicate(timeout=60)
     assert follower.returncode == 0
     assert "its client has died" in err.decode()
     assert " client died " in home.mesh("runs").out.decode()
@@ -154,10 +163,10 @@ def test_an_interrupted_follower(home: Home) -> None:
     assert follower.stdout is not None
     follower.stdout.readline()
     follower.send_signal(signal.SIGINT)
-    assert follower.communicate(timeout=30) == (b"", b"")
+    assert follower.communicate(timeout=60) == (b"", b"")
     assert follower.returncode == 130
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
 
 
 def test_prerun_and_setup(home: Home) -> None:
@@ -185,12 +194,12 @@ def test_old_directories_have_no_index(home: Home) -> None:
 
 
 def test_long_lines_and_bytes_of_all_kinds(home: Home) -> None:
-    program = "import os\nos.write(1, b'x')\nfor i in range(50): os.write(1, b'x' * 999_999)\n"
+    program = "import os\nos.write(1, b'x')\nfor i in range(10): os.write(1, b'x' * 999_999)\n"
     home.files(long__py=program + "os.write(1, b'\\n\\xff\\x1b[2J\\0\\n')")
     home.mesh("run", "--output", "none", "local:1", "python3", str(home.project / "long.py"))
     done = home.mesh("logs")
-    assert done.out == b"[0] " + b"x" * 49_999_951 + b"\n[0] \xff\x1b[2J\0\n"
-    assert home.mesh("logs", "--grep", "x{9}$").out == b"[0] " + b"x" * 49_999_951 + b"\n"
+    assert done.out == b"[0] " + b"x" * 9_999_991 + b"\n[0] \xff\x1b[2J\0\n"
+    assert home.mesh("logs", "--grep", "x{9}$").out == b"[0] " + b"x" * 9_999_991 + b"\n"
     with home.terminal("logs", "--grep", "^.$") as terminal:
         assert terminal.end() == 0
         assert terminal.shown.replace(b"\r", b"") == "[0] \ufffd\n".encode()
@@ -256,13 +265,13 @@ def test_prune_beside_a_run_and_beside_others(home: Home) -> None:
     for number in range(30):
         old_run(home, number, days=1)
     pruning = [home.popen("runs", "prune", "--keep", "0") for _ in range(3)]
-    told = [one.communicate(timeout=30) for one in pruning]
+    told = [one.communicate(timeout=60) for one in pruning]
     assert [(one.returncode, err) for one, (_, err) in zip(pruning, told, strict=True)] == [(0, b"")] * 3
     removed = [line.split()[0] for out, _ in told for line in out.splitlines() if line.startswith(b"2")]
     assert len(removed) == len(set(removed)) == 30
     assert list(runs_of(home).iterdir()) == [on]
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert json.loads((on / "run.json").read_text())["exit_code"] == 130
     assert home.mesh("runs", "prune", "--keep", "0").out.count(b"\n") == 2
 
@@ -285,24 +294,29 @@ def test_a_client_killed_at_any_moment_leaves_what_can_be_read(home: Home) -> No
 
         def has_grown(before: set[Path] = before, size: int = size) -> bool:
             new = set(runs_of(home).glob("*")) - before
-            return bool(new) and (new.pop() / "logs/index").exists() and told_size(newest(home)) >= size
+            with contextlib.suppress(OSError, IndexError):  # its parts come and go
+                return bool(new) and told_size(new.pop()) >= size
+            return False
 
         assert eventually(has_grown)
         process.kill()
         process.communicate()
-        run = newest(home).name
-        done = [home.mesh(*words) for words in (["logs", run, "--since", "1h"], ["runs"], ["stop", run])]
-        assert [(one.status, "Traceback" in one.err) for one in done] == [(0, False)] * 3
-        lines = [line for line in home.mesh("logs", run, "--rank", "1").out.splitlines() if line.endswith(b"xxxx")]
+        (directory,) = set(runs_of(home).glob("*")) - before
+        run = directory.name
+        done = [home.mesh(*words) for words in (["logs", run, "--since", "1h", "--rank", "1"], ["stop", run])]
+        assert [(one.status, "Traceback" in one.err) for one in done] == [(0, False)] * 2
+        lines = [line for line in done[0].out.splitlines() if line.endswith(b"xxxx")]
         numbers = [int(line.split()[2]) for line in lines if line.startswith(b"[1] line ")]
         assert numbers == sorted(set(numbers))
-        assert sum(path.stat().st_size for path in newest(home).rglob("*")) < 500_000
+        assert sum(path.stat().st_size for path in directory.rglob("*")) < 500_000
+    assert len(home.mesh("runs").lines) == 5  # with a head
 
 
 @pytest.mark.root
 def test_a_full_disk_ends_nothing_and_is_told(home: Home, tiny_disk: Path) -> None:
     home.environ["XDG_STATE_HOME"] = str(tiny_disk)
-    done = home.mesh("run", "--output", "none", "local:2", "sh", "-c", "seq 1000000; echo last of $RANK; exit 3")
+    script = "seq 1000000; echo last of $RANK; exit 3"
+    done = home.mesh("run", "--keep-going", "--output", "none", "local:2", "sh", "-c", script)
     assert done.status == 3
     assert "left out of the logs: " in done.err
     assert "last of" in done.err
@@ -311,7 +325,7 @@ def test_a_full_disk_ends_nothing_and_is_told(home: Home, tiny_disk: Path) -> No
     assert home.mesh("logs", "--grep", "last").lines == ["[0] last of 0", "[1] last of 1"]
     assert home.mesh("runs", "prune", "--keep", "0").status == 0
     subprocess.run(["dd", "if=/dev/zero", f"of={tiny_disk}/fill", "bs=4k"], stderr=subprocess.DEVNULL, check=False)
-    done = home.mesh("exec", "local:2", "sh", "-c", "echo hi $RANK; exit 4")
+    done = home.mesh("exec", "--keep-going", "local:2", "sh", "-c", "echo hi $RANK; exit 4")
     assert (done.status, done.lines) == (4, ["[0] hi 0", "[1] hi 1"])
     assert "the run continues, but its logs are incomplete: No space left on device" in done.err
     assert home.mesh("runs").status == 0
@@ -327,7 +341,7 @@ def test_a_disk_that_others_fill_meanwhile(home: Home, tiny_disk: Path, tmp_path
     assert eventually(lambda: has_said(tiny_disk / "mesh/runs", b"up", 2))
     subprocess.run(["dd", "if=/dev/zero", f"of={tiny_disk}/fill", "bs=4k"], stderr=subprocess.DEVNULL, check=False)
     go.touch()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 3
     about = json.loads(next(tiny_disk.glob("mesh/runs/*/run.json")).read_text())
     assert (about["exit_code"], about["cause"]) == (3, "rank")

@@ -6,14 +6,17 @@ import json
 import os
 import re
 import shlex
+import sys
 
 import pytest
 
 from tests.conftest import REPOSITORY, Home
 from tests.integration.test_screen import TOGETHER
-from tests.screen import TMUX, Screen
+from tests.lab import eventually
+from tests.screen import PATIENT, TMUX, Screen
 
 GOLDEN = REPOSITORY / "tests/golden"
+LOOKS = [(80, False), (120, True)]  # columns, and if there are colours
 
 pytestmark = pytest.mark.skipif(TMUX is None, reason="needs tmux")
 
@@ -32,10 +35,13 @@ time.sleep(60)
 )
 
 
-def on_terminal(home: Home, *commands: str, columns: int, colours: bool) -> Screen:
-    """Commands of mesh, one after the other, each with its command line before it."""
+def on_terminal(home: Home, *commands: str, columns: int, colours: bool, is_patient: bool = False) -> Screen:
+    """Commands of mesh, one after the other, each with its command line before it.
+
+    is_patient: a line waits for those of slower ranks
+    """
     (home.path / "place").mkdir(exist_ok=True)
-    mesh = shlex.join(home.argv())
+    mesh = shlex.join([sys.executable, "-c", PATIENT] if is_patient else home.argv())
     lines = [f"echo '$ mesh {command}'; {mesh} {command}" for command in commands]
     environ = {**home.environ, "PLACE": str(home.path / "place"), "MESH_LEASE": "60"}
     environ |= {} if colours else {"NO_COLOR": "1"}
@@ -44,6 +50,7 @@ def on_terminal(home: Home, *commands: str, columns: int, colours: bool) -> Scre
 
 def as_golden(text: str) -> str:
     """Without what differs from run to run."""
+    text = re.sub(r"^.*not reached after .*\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"^.*\^\^\^.*\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"logs: \S+/logs", "logs: ~/.local/state/mesh/runs/20261121-101500-3f9c2a/logs", text)
     text = re.sub(r"\d{8}-\d{6}-[0-9a-f]{6}", "20261121-101500-3f9c2a", text)
@@ -63,17 +70,16 @@ def check(name: str, screen: Screen, *, colours: bool) -> None:
     assert found == path.read_text()
 
 
-@pytest.mark.parametrize("columns", [80, 120])
-@pytest.mark.parametrize("colours", [False, True])
+@pytest.mark.parametrize(("columns", "colours"), LOOKS)
 def test_a_run_that_fails(home: Home, columns: int, colours: bool) -> None:
     home.files(train__py=FAILS, mesh__yaml="pass: [PLACE]\n")
-    with on_terminal(home, "run local:4 python3 train.py", columns=columns, colours=colours) as screen:
+    command = "run local:4 python3 train.py"
+    with on_terminal(home, command, columns=columns, colours=colours, is_patient=True) as screen:
         screen.wait()
         check(f"fails-{columns}", screen, colours=colours)
 
 
-@pytest.mark.parametrize("columns", [80, 120])
-@pytest.mark.parametrize("colours", [False, True])
+@pytest.mark.parametrize(("columns", "colours"), LOOKS)
 def test_tables_never_break_a_row(home: Home, columns: int, colours: bool) -> None:
     runs = ["exec -q local:4 true", "exec -q local 'exit 3' 2>/dev/null", f"exec -q local:2 true {'word ' * 30}"]
     with on_terminal(home, *runs, "runs", "clusters", columns=columns, colours=colours) as screen:
@@ -135,7 +141,8 @@ def test_verbose_names_each_step_of_all_hosts(home: Home) -> None:
 
 def test_folded_numbers_as_means_and_whole_lines_in_the_log(home: Home) -> None:
     home.files(a__py="import os\nprint('step 1 loss', [2.49, 2.51][int(os.environ['RANK'])], 'end ' * 30)")
-    with on_terminal(home, "run --fold mean local:2 python3 a.py", "logs", columns=80, colours=False) as screen:
+    commands = ("run --fold mean local:2 python3 a.py", "logs")
+    with on_terminal(home, *commands, columns=80, colours=False, is_patient=True) as screen:
         screen.wait()
         line, logged = (line for line in screen.text().split("\n") if line.startswith("[0-1]"))
         assert line.startswith("[0-1] step 1 loss 2.50±0.01 end end")
@@ -144,23 +151,28 @@ def test_folded_numbers_as_means_and_whole_lines_in_the_log(home: Home) -> None:
         assert logged.rstrip() == f"[0-1] step 1 loss 2.49..2.51 {'end ' * 30}".rstrip()
 
 
-HANGS = """\
-import os, time
-def load(): time.sleep(60)
-def wait(): time.sleep(60)
-print("ready", flush=True)
-(load if os.environ["RANK"] == "1" else wait)()
+# Each rank prints until all ranks are in their functions, each of which is one line; then all are quiet.
+QUIET = """\
+import time
+from os import O_CREAT, chdir, close, environ, listdir, open
+rank = environ["RANK"]; chdir(environ["PLACE"])
+def load():
+    while True: len(listdir()) < 3 and (close(open(rank, O_CREAT)), print("here", flush=True)); time.sleep(0.1)
+def wait():
+    while True: len(listdir()) < 3 and (close(open(rank, O_CREAT)), print("here", flush=True)); time.sleep(0.1)
+(load if rank == "1" else wait)()
 """
+QUIET_S = 5  # the hang watch's; longer than a process stands still on a machine with much to do
 
 
 def test_the_hang_watch_shows_where_ranks_are_in_one_line(home: Home) -> None:
-    home.files(a__py=HANGS, mesh__yaml="hang_watch: 1\n")
+    home.files(a__py=QUIET, mesh__yaml=f"hang_watch: {QUIET_S}\npass: [PLACE]\n")
     with on_terminal(home, "run --stacks local:3 python3 a.py", columns=120, colours=False) as screen:
-        screen.expect("no output for 1 s: [1] load at a.py:2; [0,2] wait at a.py:3")
+        screen.expect(f"no output for {QUIET_S} s: [1] load at a.py:5; [0,2] wait at a.py:7", 120.0)
         screen.type("C-c")
         screen.wait()
         assert "3/3 hosts clean" in screen.text()
-        assert screen.text().count("no output for 1 s: [1]") == 1
+        assert screen.text().count(f"no output for {QUIET_S} s: [1]") == 1
     (events,) = (home.path / ".local/state/mesh/runs").glob("*/events.jsonl")
     written = [json.loads(line) for line in events.read_text().splitlines()]
     assert [one["hosts"] for one in written if one["event"] == "hanging"] == [3]
@@ -180,14 +192,13 @@ while not (pathlib.Path(os.environ["PLACE"]) / "enough").exists():
 def test_a_rank_that_is_behind_stands_in_the_status_line_and_in_the_events(home: Home) -> None:
     home.files(a__py=SLOW, mesh__yaml="pass: [PLACE]\n")
     with on_terminal(home, "run local:4 python3 a.py", columns=120, colours=True) as screen:
-        screen.expect("rank 2 is ")
-        found = re.search(r"4 ranks running, \{33\}rank 2 is \d+ steps behind \(median \d+\)\{0\}, ", screen.coloured())
+        named = re.compile(r"4 ranks running, \{33\}rank 2 is \d+ steps behind \(median \d+\)\{0\}, ")
+        assert eventually(lambda: named.search(screen.coloured()), 120.0), screen.coloured()
         (home.path / "place/enough").touch()
         screen.wait()
-    assert found
     (events,) = (home.path / ".local/state/mesh/runs").glob("*/events.jsonl")
-    behind = [one for one in map(json.loads, events.read_text().splitlines()) if one["event"] == "behind"]
-    assert behind[0]["rank"] == 2
+    written = map(json.loads, events.read_text().splitlines())
+    behind = [one for one in written if one["event"] == "behind" and one["rank"] == 2]
     assert behind[0]["unit"] == "step"
     assert behind[0]["steps"] >= 2
 
@@ -198,4 +209,5 @@ def test_the_receipt_is_the_last_line_where_ranks_were_ended(pod: Home) -> None:
     receipt = r"==> 4/4 hosts clean in \d+\.\d s: 4 ranks ended, no process left, devices free"
     assert re.fullmatch(receipt, ended.err.splitlines()[-1])
     assert "hosts clean" not in pod.mesh("run", "pod", "true").err
-    assert "hosts clean" not in pod.mesh("run", "pod", "false").err
+    # A rank that is slower than the others is not stopped meanwhile.
+    assert "hosts clean" not in pod.mesh("run", "--drain", "60", "pod", "false").err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import socket
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -11,8 +10,7 @@ import pytest
 
 from tests.conftest import Home
 from tests.desk import Desk
-from tests.gcs import FakeGcs, missing
-from tests.integration.test_tpu_jobs import desk, running, tpus, user  # noqa: F401 - fixtures
+from tests.gcs import FakeGcs, missing, own_address
 from tests.tpuemulator.client import PROJECT, ZONES, Emulator
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(bool(missing()), reason=missing() or "there is one")]
@@ -20,12 +18,14 @@ LIFE_S = 300.0
 
 
 @pytest.fixture
+def desk(tpu_desk: Desk) -> Desk:
+    return tpu_desk
+
+
+@pytest.fixture
 def bucket(home: Home) -> Iterator[FakeGcs]:
     """A bucket called logs, which the user and the steward reach."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with FakeGcs("127.0.0.1", port) as gcs:
+    with FakeGcs(own_address()) as gcs:
         gcs.bucket("logs")
         home.environ["STORAGE_EMULATOR_HOST"] = gcs.url
         yield gcs
@@ -33,10 +33,10 @@ def bucket(home: Home) -> Iterator[FakeGcs]:
 
 def log_of(gcs: FakeGcs, run: str, slice_: int) -> list[str]:
     key = f"dir/{run}/main_command_log_slice_{slice_}_worker_0"
-    return gcs.read("logs", quote(key, safe="")).splitlines()
+    return sorted(gcs.read("logs", quote(key, safe="")).splitlines())  # of two streams
 
 
-def test_the_whole_way(bucket: FakeGcs, desk: Desk, tpus: Emulator) -> None:  # noqa: F811
+def test_the_whole_way(bucket: FakeGcs, desk: Desk, tpus: Emulator) -> None:
     (desk.home.project / "data.txt").write_text("data\n")
     words = ["multihost-job", "--BUCKET_NAME=gs://logs", "--BUCKET_DIR=dir", "--attach"]
     command = "--COMMAND=cat data.txt; echo $SLICE_ID $WORKER_ID $ZONE $PROJECT $(ulimit -n) >&2"
@@ -46,7 +46,7 @@ def test_the_whole_way(bucket: FakeGcs, desk: Desk, tpus: Emulator) -> None:  # 
     assert "logs        gs://logs/dir/run1/" in out
     files = min(100_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])  # the hosts of tests have this machine's limit
     for number in range(2):
-        assert log_of(bucket, "run1", number) == ["data", f"{number} 0 {ZONES[0]} {PROJECT} {files}"]
+        assert log_of(bucket, "run1", number) == [f"{number} 0 {ZONES[0]} {PROJECT} {files}", "data"]
     assert (tpus.nodes, tpus.requests) == ({}, {})
     (created,) = [one for one in tpus.journal() if one["what"] == "create-request" and one["name"].startswith("run1-")]
     assert created["labels"]["team"] == "a"
@@ -57,7 +57,7 @@ def test_the_whole_way(bucket: FakeGcs, desk: Desk, tpus: Emulator) -> None:  # 
     assert (tpus.nodes, tpus.requests) == ({}, {})
 
 
-def test_nothing_is_made_without_a_bucket(bucket: FakeGcs, desk: Desk, tpus: Emulator) -> None:  # noqa: F811
+def test_nothing_is_made_without_a_bucket(bucket: FakeGcs, desk: Desk, tpus: Emulator) -> None:
     before = len(tpus.journal())
     for name, told in {"nowhere": "there is no bucket gs://nowhere", "B": "expected gs://BUCKET/DIRECTORY"}.items():
         done = desk.mesh("multihost-job", "--COMMAND=true", f"--BUCKET_NAME={name}")

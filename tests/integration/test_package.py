@@ -1,4 +1,4 @@
-"""The package: wheel and sdist from the sources, and a first run with the wheel installed in a fresh home."""
+"""The package: wheel and sdist from the sources, and a first run after an installation in a fresh home."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import mesh
 from tests.clone import make_clone
 from tests.conftest import REPOSITORY
 
-INSTALL_LIMIT_S = 300.0
+INSTALL_LIMIT_S = 900.0
 BUILD = "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
 
 
@@ -63,16 +63,18 @@ def environ() -> dict[str, str]:
 def tools(tmp_path_factory: pytest.TempPathFactory, environ: dict[str, str]) -> Path:
     """A virtual environment with pipx, if the index has it."""
     directory = tmp_path_factory.mktemp("tools")
-    subprocess.run([sys.executable, "-m", "venv", directory], check=True)
-    run([f"{directory}/bin/pip", "install", "-q", "pipx"], directory, environ)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
+    python = f"{directory}/bin/python"
+    run([sys.executable, "-m", "pip", "--python", python, "install", "-q", "pipx"], directory, environ)
     return directory
 
 
-@pytest.mark.parametrize("what", ["wheel", "clone"])
-def test_it_runs_in_a_fresh_home(dist: Path, tools: Path, environ: dict[str, str], tmp_path: Path, what: str) -> None:
-    """pipx installs it, a clone as in the README; where the index has no pipx, pip in a virtual environment does."""
-    (wheel,) = dist.glob("*.whl")
-    installed, directory = (str(wheel), tmp_path) if what == "wheel" else (".", make_clone(tmp_path / "clone"))
+def test_it_runs_in_a_fresh_home(tools: Path, environ: dict[str, str], tmp_path: Path) -> None:
+    """pipx installs a clone, as in the README; where the index has no pipx, pip in a virtual environment does.
+
+    Both build the wheel first, by the same backend as the test above.
+    """
+    directory = make_clone(tmp_path / "clone")
     home = tmp_path / "home"
     home.mkdir()
     has_pipx = (tools / "bin/pipx").exists()
@@ -81,13 +83,13 @@ def test_it_runs_in_a_fresh_home(dist: Path, tools: Path, environ: dict[str, str
         environ.pop(name, None)
     if has_pipx:
         program = home / "bin/mesh"
-        done = run([f"{tools}/bin/pipx", "install", installed], directory, environ)
+        done = run([f"{tools}/bin/pipx", "install", "."], directory, environ)
     else:
         print("no pipx: installed by pip")
         own = tmp_path / "own"
         subprocess.run([sys.executable, "-m", "venv", own], check=True)
         program = own / "bin/mesh"
-        done = run([f"{own}/bin/pip", "install", "-q", installed], directory, environ)
+        done = run([f"{own}/bin/pip", "install", "-q", "."], directory, environ)
     if done.returncode and not has_pipx:
         pytest.skip(f"no package index: {done.stderr[-200:]}")
     assert done.returncode == 0, done.stderr

@@ -98,7 +98,8 @@ def test_an_api_server_that_is_started_again_ends_no_run(home: Home, kube: Stand
     kube.is_down = True
     kube.cut()
     # A host has tried to come back. No longer is waited: the agents give their client 30 s.
-    assert eventually(lambda: "get pods" in kube.requests, PATIENT_S)
+    before = len(kube.requests)
+    assert eventually(lambda: kube.requests[before:], PATIENT_S)
     kube.is_down = False
     for host in kube.hosts.values():
         host.script("touch ~/go")
@@ -118,7 +119,7 @@ def test_a_deleted_pod_is_named_and_ends_the_run(home: Home, kube: StandIn) -> N
     assert b"w-9" in err
     assert b"the pod was deleted (by kubectl, a controller or a drain)" in err
     assert eventually(
-        lambda: not any("4567" in text for host in kube.lab.hosts for _, text in host.processes()), PATIENT_S
+        lambda: not any("sleep 4567" in text for host in kube.lab.hosts for _, text in host.processes()), PATIENT_S
     )
 
 
@@ -145,7 +146,7 @@ def test_an_interrupt_ends_the_ranks(home: Home, kube: StandIn) -> None:
     client.send_signal(signal.SIGINT)
     client.communicate(timeout=PATIENT_S)
     assert client.returncode == 130
-    assert not any("4567" in text for host in kube.lab.hosts for _, text in host.processes())
+    assert not any("sleep 4567" in text for host in kube.lab.hosts for _, text in host.processes())
 
 
 # ---- pods that mesh makes
@@ -184,7 +185,7 @@ def test_down_refuses_during_a_run_and_ends_it_by_force(home: Home, empty: Stand
     assert up.status == 0, up.err
     assert "its pods stay until" in up.err
     client = home.popen("run", "--grace", "1", "gpus", "sh", "-c", "touch ~/up; sleep 4567")
-    assert eventually(lambda: all(host.path("/root/up").exists() for host in empty.hosts.values()), PATIENT_S)
+    assert eventually(lambda: all(host.path("/root/up").exists() for host in list(empty.hosts.values())), PATIENT_S)
     refused = home.mesh("down", "gpus")
     assert refused.status == 75, refused.err
     assert "mesh down --force gpus" in refused.err
@@ -195,6 +196,7 @@ def test_down_refuses_during_a_run_and_ends_it_by_force(home: Home, empty: Stand
 
 
 def test_pods_of_another_state_directory_are_named_and_adopted(home: Home, empty: StandIn) -> None:
+    home.clusters(MADE.replace("hold: 2s", "hold: 10m"))  # longer than from one command to the next
     assert home.mesh("up", "gpus").status == 0
     home.environ["XDG_STATE_HOME"] = str(home.path / "elsewhere")
     for words in (("run", "gpus", "true"), ("down", "gpus")):

@@ -148,20 +148,6 @@ def test_pods_that_are_there_are_chosen_by_label(home: Home, kube: Cluster) -> N
     assert set(kube.phases().values()) == {"Running"}
 
 
-def test_a_killed_client_leaves_no_process_and_no_pod(home: Home, kube: Cluster) -> None:
-    home.clusters(made(8))
-    client = home.popen("run", "--grace", "1", "gpus", "sh", "-c", STUBBORN)
-    wait_until_up(kube, 16, client)
-    client.kill()
-    client.communicate()
-    assert eventually(lambda: not kube.processes(SLEEP), PATIENT_S), kube.processes(SLEEP)
-    assert eventually(lambda: have_ended(kube), PATIENT_S), kube.phases()
-    home.clusters(made(1, name="other"))
-    assert home.mesh("run", "other", "true", within=PATIENT_S).status == 0
-    assert len(kube.phases()) == 1
-    assert len(roots(kube)) == 1
-
-
 def test_many_pods_share_one_stream_that_may_end(home: Home, kube: Cluster) -> None:
     home.clusters(made(8, "switchboard_from: 8"))
     home.files(hello__txt="hello\n")
@@ -253,7 +239,7 @@ def test_a_node_whose_kubelet_is_killed_is_named_to_who_may_read_nodes(home: Hom
 
 def test_three_pods_where_two_fit_are_not_started(home: Home, kube: Cluster) -> None:
     faults.advertise(kube, GPU)
-    home.clusters(made(3, f"resources: {{{GPU}: 1}}").replace("120s", "5s"))
+    home.clusters(made(3, f"resources: {{{GPU}: 1}}").replace("120s", "10s"))
     done = home.mesh("run", "gpus", "touch", "/mesh/started", within=PATIENT_S)
     assert done.status == 125, done.err
     assert f"Insufficient {GPU}" in done.err
@@ -320,7 +306,12 @@ def test_pods_with_a_sidecar_and_the_processes_of_their_node_in_view_end(home: H
     assert eventually(lambda: not kube.phases(), PATIENT_S), kube.phases()  # those of the first run as well
 
 
-def test_clients_killed_at_any_moment_leave_no_pod(home: Home, kube: Cluster) -> None:
+def test_clients_killed_at_any_moment_leave_no_process_and_no_pod(home: Home, kube: Cluster) -> None:
+    home.clusters(made(8))
+    client = home.popen("run", "--grace", "1", "gpus", "sh", "-c", STUBBORN)
+    wait_until_up(kube, 16, client)
+    client.kill()
+    client.communicate()
     moments = {f"c{number}": (moment, images.PYTHON) for number, moment in enumerate((0.6, 1.0, 1.5, 2.0))}
     moments["pulls"] = (3.0, faults.NO_IMAGE)
     faults.nothing_is_left(home, kube, faults.kill_clients(home, kube, moments))
@@ -379,7 +370,7 @@ def test_a_gang_is_bound_as_a_whole_or_not_at_all(home: Home, kube: Cluster) -> 
     faults.advertise(kube, GPU)
     lines = (f"resources: {{{GPU}: 1}}", "gang: volcano")
     with StandInVolcano(kube, GPU) as stand_in:
-        home.clusters(made(3, *lines).replace("120s", "5s"))
+        home.clusters(made(3, *lines).replace("120s", "10s"))
         done = home.mesh("run", "gpus", "true", within=PATIENT_S)
         assert done.status == 125, done.err
         assert "pod group is not ready, 3 Pending, 3 minAvailable" in done.err

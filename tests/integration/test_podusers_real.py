@@ -91,9 +91,11 @@ def admin(home: Home, kube: Cluster, tmp_path: Path) -> Iterator[Path]:
         }
         kube.ask("POST", "/api/v1/persistentvolumes", {"metadata": {"name": f"data-{user}"}, "spec": spec})
     yield tmp_path
+    at_once = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
     for user in USERS:
-        with contextlib.suppress(Refused):
-            kube.ask("DELETE", f"/api/v1/namespaces/user-{user}")
+        for kind in ("apis/apps/v1/namespaces/{}/deployments", "api/v1/namespaces/{}/pods", "api/v1/namespaces/{}"):
+            with contextlib.suppress(Refused):
+                kube.ask("DELETE", f"/{kind.format(f'user-{user}')}", at_once)
     assert eventually(lambda: not spaces(kube), PATIENT_S), spaces(kube)
     for user in USERS:
         kube.ask("DELETE", f"/api/v1/persistentvolumes/data-{user}")
@@ -166,7 +168,8 @@ def test_the_documented_examples_of_tlaunchrun(home: Home, kube: Cluster, volume
         command = ["tlaunchrun", "--lpjob_name", "mnist", "--image", images.PYTHON, *words.split()]
         done = home.mesh(*command, within=PATIENT_S)
         assert done.status == 0, done.err
-        limits = [one["spec"]["containers"][0]["resources"]["limits"] for one in kube.listed("pods")]
+        there = [one for one in kube.listed("pods") if not one["metadata"].get("deletionTimestamp")]
+        limits = [one["spec"]["containers"][0]["resources"]["limits"] for one in there]
         gpus = words.split()[1]
         assert limits == [{"mesh.test/gpu": gpus, "mesh.test/gpumem": "10k", "mesh.test/gpucores": "100"}] * 2
         lines = [re.sub(r"mnist-[0-9a-f]{12} ", "mnist-X ", line.partition("] ")[2]) for line in done.lines]

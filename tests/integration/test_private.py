@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -50,7 +51,10 @@ LISTENING = "0A"  # include/net/tcp_states.h
 
 def listening(pid: int) -> list[str]:
     """Return the TCP ports that a process listens on."""
-    links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    links = []
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # it is closed by now
+            links.append(os.readlink(path))
     tables = [Path(f"/proc/{pid}/net/{kind}").read_text() for kind in ("tcp", "tcp6")]
     rows = [line.split() for table in tables for line in table.splitlines()]
     return [row[1] for row in rows if row[3] == LISTENING and f"socket:[{row[9]}]" in links]

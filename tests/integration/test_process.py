@@ -29,7 +29,7 @@ def test_a_hangup_that_was_ignored_before_stays_so(home: Home) -> None:
     client = begun(home, signal.SIGHUP)
     client.send_signal(signal.SIGHUP)
     (home.path / "over").touch()
-    out, err = client.communicate(timeout=30)
+    out, err = client.communicate(timeout=60)
     assert (client.returncode, out) == (0, b"[0] done\n"), err
 
 
@@ -37,7 +37,7 @@ def test_an_interrupt_ends_a_command_that_was_started_in_the_background(home: Ho
     """A shell without job control has its background ignore Ctrl-C, but a signal by hand is meant."""
     client = begun(home, signal.SIGINT)
     client.send_signal(signal.SIGINT)
-    client.communicate(timeout=30)
+    client.communicate(timeout=60)
     assert client.returncode == 128 + signal.SIGINT
 
 

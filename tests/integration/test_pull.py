@@ -17,7 +17,7 @@ import pytest
 
 from mesh.workspace.pulled import part_of
 from tests.agent.conftest import PYTHONS
-from tests.conftest import Home
+from tests.conftest import Home, read_until
 from tests.lab import Lab, TestHost, eventually, is_agent
 
 MB = 1_000_000
@@ -68,7 +68,7 @@ def same(home: Home, lab: Lab, path: str, into: str = "pulled") -> bool:
 def test_from_every_host(made: Home, lab: Lab) -> None:
     done = made.mesh("pull", "pod", "out")
     assert (done.status, done.out) == (0, b"")
-    assert re.fullmatch(r"==> pulled 12 files from 4 hosts into pulled: 32.0 MB, [0-9.]+ s\n", done.err), done.err
+    assert re.fullmatch(r"==> pulled 12 files from 4 hosts into pulled: 32.0 MB, [0-9.]+ s\n", done.said), done.err
     assert same(made, lab, "out")
     done = made.mesh("pull", "pod", "out/*.txt", "--into", "elsewhere", "out/d/b.txt", "--ranks", "1,2")
     assert done.status == 0, done.err
@@ -92,14 +92,12 @@ def test_what_was_pulled_is_not_sent_by_the_next_run(made: Home) -> None:
 @pytest.mark.sshd
 def test_beside_a_run(pod: Home, lab: Lab) -> None:
     """Without its lock; a log that the run is writing comes as far as it is."""
-    loop = "n=0; while :; do n=$((n+1)); echo line $n; [ $n = 500 ] && echo written >&2; done >log"
+    step = "n=$((n+1)); echo line $n; [ $n = 500 ] && echo written >&2; [ $n -lt 500 ] || sleep 0.02"
+    loop = f"n=0; while :; do {step}; done >log"
     run = pod.popen("run", "pod", "-c", loop)
     try:
-        assert run.stderr is not None
-        line = b""
-        while b"written" not in line:
-            line = run.stderr.readline()
-            assert line
+        for _ in lab.hosts:
+            read_until(run.stderr, b"written")
         done = pod.mesh("pull", "pod", "log")
         assert done.status == 0, done.err
         assert run.poll() is None
@@ -110,7 +108,7 @@ def test_beside_a_run(pod: Home, lab: Lab) -> None:
             assert text.startswith(b"line 1\nline 2\n")
     finally:
         run.send_signal(signal.SIGINT)
-        run.communicate(timeout=30)
+        run.communicate(timeout=60)
 
 
 @pytest.mark.root
@@ -119,12 +117,12 @@ def test_it_is_seen_and_can_be_stopped(made: Home, lab: Lab) -> None:
     with slow(lab):
         pull = made.popen("pull", "pod", "out")
         try:
-            assert eventually(lambda: unfinished(made, 3).exists(), 30.0)
+            assert eventually(lambda: all(unfinished(made, node).exists() for node in range(4)))
             (line,) = json.loads(made.mesh("ps", "--json", "pod").out)
             assert (line["command"], line["state"], len(line["hosts"])) == ("mesh pull", "pulling", 4)
         finally:
             pull.send_signal(signal.SIGINT)
-            _, err = pull.communicate(timeout=30)
+            _, err = pull.communicate(timeout=60)
     assert pull.returncode == 130
     assert b"ended by SIGINT: the same command goes on from there" in err
     assert made.mesh("pull", "pod", "out").status == 0
@@ -154,7 +152,7 @@ def test_a_link_that_is_cut_for_a_while(made: Home, lab: Lab) -> None:
 @pytest.mark.root
 @pytest.mark.sshd
 def test_a_host_that_is_lost_and_the_next_pull_goes_on(made: Home, lab: Lab) -> None:
-    made.environ["MESH_HOST_GRACE"] = "2"
+    made.environ["MESH_HOST_GRACE"] = "10"
     with slow(lab):
         pull = made.popen("pull", "pod", "out")
         part = unfinished(made, 1)
@@ -164,7 +162,7 @@ def test_a_host_that_is_lost_and_the_next_pull_goes_on(made: Home, lab: Lab) -> 
     assert pull.returncode == 76, err
     name = lab.hosts[1].address
     assert b"pulled 9 files from 3 of 4 hosts into pulled" in err
-    assert f"error: host {name} lost: silent for 2 s".encode() in err
+    assert f"error: host {name} lost: silent for 10 s".encode() in err
     had = part.stat().st_size
     assert had > 500_000
     lab.hosts[1].mend()
@@ -201,9 +199,9 @@ def test_a_client_that_is_killed_leaves_nothing(made: Home, lab: Lab) -> None:
         pull = made.popen("pull", "pod", "out")
         assert eventually(lambda: bool(list(made.project.rglob(".mesh-parts/*"))), 30.0)
         pull.kill()
-        pull.communicate(timeout=30)
+        pull.communicate(timeout=60)
     for host in lab.hosts:
-        assert eventually(lambda h=host: not h.processes(), 15.0)  # type: ignore[misc]
+        assert eventually(lambda h=host: not h.processes())  # type: ignore[misc]
         assert not list(host.path("/root/.mesh/machines").glob("*/spool*"))
     assert made.mesh("pull", "pod", "out").status == 0
     assert same(made, lab, "out")
@@ -252,14 +250,15 @@ def test_a_slow_link_does_not_fill_the_disk_of_the_host(made: Home, lab: Lab) ->
             time.sleep(3)
             for host in lab.hosts:
                 assert not list(host.path("/root/.mesh").rglob("spool*"))
-                for pid, _ in host.processes():
-                    status = Path(f"/proc/{pid}/status").read_text()
-                    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+                agents = [pid for pid, command in host.processes() if is_agent(command)]
+                assert agents
+                for pid in agents:
+                    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
                     assert found
                     assert int(found[1]) < 40_000
         finally:
             pull.send_signal(signal.SIGINT)
-            pull.communicate(timeout=30)
+            pull.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("version", PYTHONS)

@@ -85,8 +85,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("command", ["run", "exec"])
-@pytest.mark.parametrize(("said", "reason"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(
+    ("said", "reason", "command"),
+    [*((*wrong, "run") for wrong in WRONG.values()), (*WRONG["no message"], "exec")],
+    ids=[*WRONG, "no message, in exec"],
+)
 def test_a_host_that_does_not_speak_our_protocol_is_lost_by_name(
     pod: Home, lab: Lab, rogue: TestHost, said: bytes, reason: str, command: str
 ) -> None:
@@ -116,7 +119,7 @@ GREETINGS = {
     "newer": (
         b'"protocol":1\n"protocol":2',
         "agent: speaks protocol 2, this mesh speaks 1",
-        "pip install --upgrade mesh",
+        "pipx install --force .",
     ),
 }
 FOLLOWINGS = {
@@ -124,7 +127,7 @@ FOLLOWINGS = {
     "newer": (
         b'"protocol":1\n"protocol":2',
         "journal reader: speaks protocol 2, this mesh speaks 1",
-        "pip install --upgrade mesh",
+        "pipx install --force .",
     ),
 }
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.conftest import Home
+from tests.conftest import PATIENCE, Home
 from tests.integration.test_attach import elsewhere, runs
 from tests.integration.test_run_directory import problems
-from tests.lab import Lab
+from tests.lab import Lab, eventually
 
 SEEN = "echo $RANK $WORLD_SIZE $LOCAL_RANK $MESH_LABEL $MESH_GROUP_RANK"
 
@@ -20,18 +20,23 @@ def roles(*commands: str) -> list[str]:
 def test_each_role_runs_its_command_on_its_hosts(pod: Home, lab: Lab) -> None:
     first, second, third, left_out = (host.address for host in lab.hosts[:4])
     lab.hosts[3].cut()  # takes no part, so that nothing waits for it
-    actor, learner = f"actor@{second},{third}: {SEEN}", f"learner@{first}: {SEEN}; sleep 0.5; exit 5"
-    done = pod.mesh("run", "--nproc", "2", *roles(actor, learner), "pod")
+    wait = "until [ -e ~/enough ]; do sleep 0.05; done"
+    actor, learner = f"actor@{second},{third}: {SEEN}", f"learner@{first}: {SEEN}; {wait}; exit 5"
+    process = pod.popen("run", "--nproc", "2", *roles(actor, learner), "pod")
+    assert process.stdout is not None
+    lines = [process.stdout.readline().decode().rstrip("\n") for _ in range(6)]
+    lab.hosts[0].script("touch enough")  # all have printed: a failure may end ranks before they do
+    rest, told = process.communicate(timeout=PATIENCE)
     lab.hosts[3].mend()
-    assert done.status == 5
-    assert sorted(done.lines) == sorted(
+    assert (process.returncode, rest) == (5, b"")
+    assert sorted(lines) == sorted(
         [
             *("[learner/0] 0 6 0 learner 0", "[learner/1] 1 6 1 learner 1"),
             *("[actor/0]   2 6 0 actor 0", "[actor/1]   3 6 1 actor 1"),
             *("[actor/2]   4 6 0 actor 2", "[actor/3]   5 6 1 actor 3"),
         ]
     )
-    assert f"(learner/0) on {first}" in done.err or f"(learner/1) on {first}" in done.err
+    assert f"(learner/0) on {first}" in told.decode() or f"(learner/1) on {first}" in told.decode()
     (directory,) = runs(pod).iterdir()
     assert problems(directory) == []
     about = json.loads((directory / "run.json").read_text())
@@ -60,7 +65,8 @@ def test_a_run_with_roles_is_left_and_found_again(pod: Home, lab: Lab, tmp_path:
     assert done.status == 0, done.err
     run = done.out.decode().strip()
     other = elsewhere(pod, tmp_path / "state")
-    assert b"[actor/0]   up\n" in other.mesh("logs", run, "--cluster", "pod").out
+    both = ["[actor/0]   up", "[learner/0] up"]
+    assert eventually(lambda: other.mesh("logs", run, "--cluster", "pod").lines == both, 120.0)
     assert pod.mesh("signal", run, "USR2", "--rank", "critic").status == 2
     for host in lab.hosts[:2]:
         host.script("touch enough")

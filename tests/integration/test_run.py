@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shlex
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Home
+from tests.conftest import Home, read_until
 from tests.lab import Lab, TestHost, eventually, is_agent
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
@@ -111,7 +112,7 @@ def test_a_command_that_cannot_be_executed(pod: Home, how: str, words: list[str]
     done = pod.mesh(how, "pod", *words)
     assert done.status == status
     assert f"error: the command was not started: {told}\n" in done.err
-    assert len([*done.lines, *done.err.splitlines()]) <= 5
+    assert len([*done.lines, *done.said.splitlines()]) <= 5
     record = about(pod)
     assert (record["exit_code"], record["cause"], record["started"]) == (status, "rank", None)
 
@@ -123,15 +124,15 @@ def test_exec_goes_on_without_hosts_that_cannot_be_reached(pod: Home, lab: Lab) 
     lab.hosts[3].cut()
     show = ["pod", "sh", "-c", "echo $RANK/$WORLD_SIZE $MESH_HOSTS; exit 0"]
     process = pod.popen("exec", "--keep-going", *show)
+    paste = f"mesh exec --exclude {lab.hosts[1].address},{lab.hosts[3].address} --keep-going {shlex.join(show)}\n"
+    connecting = read_until(process.stderr, b"not reached after 10 s: ").decode()
+    assert "the ranks start" not in connecting
+    late = connecting.rpartition("not reached after 10 s: ")[2]  # on a busy machine others are late as well
+    assert lab.hosts[1].address in late
+    assert lab.hosts[3].address in late
     assert process.stderr is not None
-    err = b""
-    names = f"{lab.hosts[1].address},{lab.hosts[3].address}"
-    paste = f"mesh exec --exclude {names} --keep-going {shlex.join(show)}\n"
-    while paste not in err.decode():  # while it is connecting
-        err += process.stderr.readline()
-        assert process.poll() is None, err
-    assert f"not reached after 10 s: {names.replace(',', ', ')}; to leave them out:\n" in err.decode()
-    out, rest = process.communicate(timeout=60)
+    rest = process.stderr.read()  # with all that was read ahead, which communicate() passes over
+    out, _ = process.communicate(timeout=60)
     addresses = ",".join(host.address for host in lab.hosts)
     assert sorted(out.decode().splitlines()) == [f"[{n}] {n}/4 {addresses}" for n in (0, 2)]
     assert process.returncode == 76
@@ -156,16 +157,13 @@ def test_a_failed_rank_is_named_beside_the_hosts_that_were_not_reached(pod: Home
 def test_hosts_that_cannot_be_reached_are_named_with_the_command_to_go_on(pod: Home, lab: Lab, how: str) -> None:
     lab.hosts[3].cut()
     process = pod.popen(how, "pod", "echo", "it's")
-    assert process.stderr is not None
-    paste = f"""    mesh {how} --exclude {lab.hosts[3].address} pod echo 'it'"'"'s'\n"""
-    err = ""
-    while paste not in err:
-        err += process.stderr.readline().decode()
-        assert process.poll() is None, err
+    err = read_until(process.stderr, b"pod echo 'it").decode()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"==> not reached after 10 s: {lab.hosts[3].address}; to leave it out:\n{paste}" in err
+    late = r"[0-9., ]*" + re.escape(lab.hosts[3].address)  # on a busy machine others are late as well
+    told = rf"""==> not reached after 10 s: {late}; to leave (it|them) out:\n    mesh {how} --exclude {late} """
+    assert re.search(told + re.escape("""pod echo 'it'"'"'s'\n"""), err), err
 
 
 def install(host: TestHost, *names: str) -> None:
@@ -185,7 +183,7 @@ def test_a_missing_command_is_named_once_with_the_nearest_name(pod: Home, lab: L
     paste = f"""mesh {how} --env 'A=b c' pod launcher3 --name 'it'"'"'s'"""
     assert f"the nearest name there is launcher3: {paste}\n" in done.err
     assert done.err.count("no such command") == 1
-    assert len([*done.lines, *done.err.splitlines()]) <= 5
+    assert len([*done.lines, *done.said.splitlines()]) <= 5
 
 
 def test_no_rank_starts_where_some_hosts_lack_the_command(pod: Home, lab: Lab) -> None:
@@ -231,7 +229,7 @@ def test_a_signal_is_passed_on_and_ends_the_run(pod: Home, number: int, status: 
     up = [process.stdout.readline() for _ in range(4)]
     assert {line[4:] for line in up} == {b"up\n"}
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == status, err
     assert sorted(out.splitlines()) == [b"[%d] got %s" % (n, cause.encode()) for n in range(4)]
 
@@ -241,14 +239,12 @@ def test_a_second_interrupt_kills_at_once(pod: Home) -> None:
         "run", "--grace", "3600", "pod", "bash", "-c", "trap '' INT TERM; echo up; while :; do sleep 0.05; done"
     )
     assert process.stdout is not None
-    assert process.stderr is not None
     for _ in range(4):
         process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    while b"stopping 4 ranks" not in process.stderr.readline():
-        pass
+    read_until(process.stderr, b"stopping 4 ranks")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 130
 
 
@@ -261,7 +257,7 @@ def test_a_killed_client_leaves_nothing(pod: Home, lab: Lab) -> None:
     assert all(len(host.processes()) >= 3 for host in lab.hosts)
     process.kill()
     process.communicate()
-    assert eventually(lambda: not any(host.processes() for host in lab.hosts), 10.0)
+    assert eventually(lambda: not any(host.processes() for host in lab.hosts))
 
 
 def test_a_closed_stdout_ends_the_run_without_a_word(pod: Home) -> None:
@@ -313,14 +309,14 @@ def test_a_second_run_is_told_who_is_there(pod: Home) -> None:
     beside = pod.mesh("exec", "pod", "sh", "-c", "ls; echo $RANK")
     assert (beside.status, beside.lines) == (0, [f"[{n}] {n}" for n in range(4)])
     first.send_signal(signal.SIGINT)
-    first.communicate(timeout=30)
+    first.communicate(timeout=60)
     assert first.returncode == 130
     assert pod.mesh("run", "pod", "true").status == 0
 
 
 def test_exec_has_no_sync_no_prerun_and_the_same_statuses(pod: Home, lab: Lab) -> None:
     pod.files(data__txt="x", mesh__yaml="prerun: ['false']\nenv: {A: b}\n")
-    done = pod.mesh("exec", "pod", "sh", "-c", "ls; echo $A; exit $RANK")
+    done = pod.mesh("exec", "--keep-going", "pod", "sh", "-c", "ls; echo $A; exit $RANK")
     assert done.status in (1, 2, 3)
     assert "synced" not in done.err
     assert "[0] b" in done.lines
@@ -343,9 +339,11 @@ def test_a_lost_host_ends_the_run_with_76(pod: Home, lab: Lab) -> None:
     assert process.stdout is not None
     for _ in range(4):
         process.stdout.readline()
-    agents = [pid for pid, command in lab.hosts[2].processes() if is_agent(command)]
-    subprocess.run(["kill", "-9", *map(str, agents)], check=True)
-    _, err = process.communicate(timeout=30)
+    for pid, command in lab.hosts[2].processes():
+        if is_agent(command):
+            with contextlib.suppress(ProcessLookupError):  # one ends when another has ended
+                os.kill(pid, signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 76, err
     assert f"{lab.hosts[2].address} lost" in err.decode()
     assert about(pod)["cause"] == "lost"
@@ -357,7 +355,7 @@ def test_what_ranks_leave_behind_is_gone(pod: Home, lab: Lab) -> None:
     assert done.status == 0
     # At once nothing of the run, and the agents within 2 s.
     assert not [command for host in lab.hosts for _, command in host.processes() if not is_agent(command)]
-    assert eventually(lambda: not any(host.processes() for host in lab.hosts), 10.0)
+    assert eventually(lambda: not any(host.processes() for host in lab.hosts))
 
 
 def test_stdin_for_rank_0_and_for_all(pod: Home) -> None:
@@ -369,7 +367,7 @@ def test_stdin_for_rank_0_and_for_all(pod: Home) -> None:
 
 
 def test_events_as_json(pod: Home, lab: Lab) -> None:
-    done = pod.mesh("run", "--json", "pod", "sh", "-c", "echo out; echo err >&2; exit $RANK")
+    done = pod.mesh("run", "--json", "--keep-going", "pod", "sh", "-c", "echo out; echo err >&2; exit $RANK")
     events = [json.loads(line) for line in done.out.splitlines()]
     assert all({"event", "time"} <= event.keys() for event in events)
     names = [event["event"] for event in events]
@@ -415,7 +413,7 @@ def test_no_value_stands_in_an_argv(pod: Home, lab: Lab) -> None:
         process.stdout.readline()
     commands = [command for host in lab.hosts for _, command in host.processes(with_sshd=True)]
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert len(commands) > 8
     assert not any("very-secret-value" in command for command in commands)
     assert "very-secret-value" not in (run_directory(pod) / "run.json").read_text()

@@ -39,7 +39,7 @@ while not os.path.exists(os.environ["ENOUGH"]):
     for part in (data[:cut], data[cut:]):
         while part:
             part = part[os.write(1, part):]
-        time.sleep(0.002)
+        time.sleep(0.01)
     count += 1
 with open("count-" + os.environ["RANK"], "w") as file:
     file.write(str(count))
@@ -192,7 +192,7 @@ def test_clients_that_are_killed_and_attach_mask_every_byte_once(home: Home, tmp
     for rank in range(2):
         counts = list(home.path.glob(f".mesh/local/{rank}/workspaces/*/count-{rank}"))
         number = random.Random(rank)
-        expected = b""
+        expected = bytearray()  # and not bytes, which are copied for each addition: minutes, if the run was long
         for _ in range(int(counts[0].read_text())):
             data = number.randbytes(number.randrange(3000)) + token.encode()
             data += number.randbytes(number.randrange(50))
@@ -200,7 +200,7 @@ def test_clients_that_are_killed_and_attach_mask_every_byte_once(home: Home, tmp
             expected += data
         log = directory / f"logs/rank-{rank:04d}.out"
         assert without_beginnings(log.read_bytes(), token) == without_beginnings(
-            expected.replace(token.encode(), b"***"), token
+            bytes(expected).replace(token.encode(), b"***"), token
         )
     assert places_of(token, home.path / ".local") == []
     again = home.mesh("attach", "--from", "start", "--output", "rank0", run)

@@ -1,4 +1,4 @@
-"""Detached runs that Slurm tries again: real allocations, and a home directory that login node and nodes share."""
+"""Runs on real allocations with a home directory that login node and nodes share: attempts, and the workspace."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import REPOSITORY, Home
+from tests.integration.test_shared_home import Created
 from tests.integration.test_slurm import PATIENT_S, SLEEP, all_gone, described, logged, sleepers
 from tests.lab import eventually
 from tests.slurmcluster import NODES, SlurmCluster, is_installed
@@ -79,7 +80,8 @@ def test_the_next_attempt_follows_a_failure_and_is_found_and_stopped_by_the_run(
     assert eventually(lambda: len(seen(shared)) == 2, PATIENT_S), (record(shared), shared.run("squeue", "-l"))
     first, second, *_ = record(shared)["runs"]
     assert seen(shared) == [f"{first} 0", f"{second} 1"]
-    assert len(shared.jobs()) == 3  # the one of this attempt, and the next ones
+    # The job of this attempt, and those of the next ones. The one before may still be on its way out.
+    assert eventually(lambda: len(shared.jobs()) == 3, PATIENT_S), shared.run("squeue", "-l")
     assert second in home.mesh("ps", "big", within=PATIENT_S).out.decode()
     assert logged(home, [f"[{rank}] attempt 1" for rank in range(NODES)])
     done = home.mesh("stop", first, within=PATIENT_S)
@@ -102,3 +104,17 @@ def test_the_next_attempt_follows_the_death_of_a_holder_and_its_end_is_the_last_
     first, second, *_ = record(shared)["runs"]
     assert seen(shared) == [f"{first} 0", f"{second} 1"]
     assert [one["status"] for one in record(shared)["attempts"]] == [76, 0]
+
+
+def test_nodes_with_one_home_directory_get_the_workspace_once(shared: SlurmCluster, home: Home) -> None:
+    home.files(train__py="print(1)")
+    assert home.mesh("run", "big", "true", within=PATIENT_S).status == 0
+    home.files(train__py="print(2)")
+    created = Created(shared.nodes[0].path("/root/.mesh/workspaces"))
+    try:
+        done = home.mesh("run", "big", "python3", "train.py", within=PATIENT_S)
+        made = [name for name in created.names() if ".new-" in name]
+    finally:
+        created.close()
+    assert done.lines == [f"[{rank}] 2" for rank in range(NODES)], done.err
+    assert len(made) == 1, made

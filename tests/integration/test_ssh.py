@@ -18,7 +18,6 @@ import pytest
 from mesh.backends.ssh.backend import (
     LINK_BYTES_PER_S,
     RECEIVE_BYTES,
-    WINDOW_GRANT_TIMEOUT_S,
     WINDOW_MIN_BYTES,
     SshBackend,
     SshChannel,
@@ -28,7 +27,8 @@ from mesh.backends.ssh.passwords import Passwords
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.interfaces import Channel
-from tests.lab import PlainLab, make_key, ssh_agent
+from tests.conftest import PATIENCE
+from tests.lab import PlainLab, eventually, make_key, ssh_agent
 
 pytestmark = pytest.mark.sshd
 
@@ -117,25 +117,31 @@ def test_a_channel_both_ways(client: Client) -> None:
 READS_NOTHING = "import select; print(flush=True); poll = select.poll(); poll.register(0, 0); poll.poll()"
 
 
-def fill(channel: Channel | HostUnreachable, round_trip: float) -> tuple[int, int]:
-    """Of a program that does not read: what may be on its way at first, and what it takes in the end."""
+def granted(channel: Channel | HostUnreachable, round_trip: float) -> int:
+    """Return the bytes that may be on their way at first to a program that reads nothing."""
     assert isinstance(channel, SshChannel)
     assert channel.receive() == b"\n"
     channel.pace(round_trip)
-    granted, sent = channel._channel.out_window_size, 0
-    channel._channel.settimeout(WINDOW_GRANT_TIMEOUT_S)
+    return channel._channel.out_window_size  # type: ignore[no-any-return]
+
+
+def takes(channel: Channel | HostUnreachable, least: int) -> bool:
+    """Send until the other end has taken more than this; False if it takes no more before."""
+    assert isinstance(channel, SshChannel)
+    channel._channel.settimeout(PATIENCE)
+    sent = 0
     with contextlib.suppress(ChannelClosed):
-        while True:
+        while sent <= least:
             channel.send(bytes(RECEIVE_BYTES))
             sent += RECEIVE_BYTES
-    return granted, sent
+    return sent > least
 
 
 def test_no_more_is_on_its_way_than_a_fast_link_has(client: Client) -> None:
     """Of what its program does not read sshd would take 2 MB; it does so if it grants nothing for a while."""
     near, far = client.open(client.host(0), client.host(1), argv=(sys.executable, "-c", READS_NOTHING))
-    assert fill(near, 0.001)[0] == WINDOW_MIN_BYTES
-    assert fill(far, 0.01)[0] == 0.01 * LINK_BYTES_PER_S
+    assert granted(near, 0.001) == WINDOW_MIN_BYTES
+    assert granted(far, 0.01) == 0.01 * LINK_BYTES_PER_S
 
 
 def test_what_another_server_grants_is_used(client: Client) -> None:
@@ -143,15 +149,15 @@ def test_what_another_server_grants_is_used(client: Client) -> None:
     (near,) = client.open(client.host(), argv=(sys.executable, "-c", READS_NOTHING))
     assert isinstance(near, SshChannel)
     near._channel.get_transport().remote_version = "SSH-2.0-AsyncSSH_2.14.0"
-    granted, sent = fill(near, 0.001)
-    assert sent > granted - RECEIVE_BYTES > 1 << 20
+    window = granted(near, 0.001)
+    assert window - RECEIVE_BYTES > 1 << 20
+    assert takes(near, window - RECEIVE_BYTES)
 
 
 def test_a_window_that_stays_shut_is_opened(client: Client) -> None:
     (near,) = client.open(client.host(), argv=(sys.executable, "-c", READS_NOTHING))
-    granted, sent = fill(near, 0.001)
-    assert granted == WINDOW_MIN_BYTES
-    assert sent > 1 << 20
+    assert granted(near, 0.001) == WINDOW_MIN_BYTES
+    assert takes(near, 1 << 20)
 
 
 def test_a_grant_that_comes_as_the_time_is_up_counts(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +165,7 @@ def test_a_grant_that_comes_as_the_time_is_up_counts(client: Client, monkeypatch
     assert isinstance(near, SshChannel)
     assert near.receive() == b"\n"
     channel = near._channel
-    granted = channel.out_window_size
+    window = channel.out_window_size
     near.pace(0.001)
 
     def times_out(seconds: float) -> bool:
@@ -169,7 +175,7 @@ def test_a_grant_that_comes_as_the_time_is_up_counts(client: Client, monkeypatch
     monkeypatch.setattr(channel.out_buffer_cv, "wait", times_out)
     channel.out_window_size = 0
     near._wait_for_window()
-    assert channel.out_window_size == 97_000 + granted - WINDOW_MIN_BYTES
+    assert channel.out_window_size == 97_000 + window - WINDOW_MIN_BYTES
 
 
 def test_what_the_hosts_compute_quickest_is_agreed_on(client: Client, caplog: pytest.LogCaptureFixture) -> None:
@@ -208,7 +214,7 @@ def test_close_wakes_a_receiver_and_a_sender(client: Client) -> None:
         thread = threading.Thread(target=work)
         thread.start()
         client.backends[-1].close()
-        thread.join(10)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
         assert result
 
@@ -380,12 +386,12 @@ def test_a_server_that_starts_no_command(client: Client) -> None:
         host = client.host(address="127.0.0.1", port=listener.getsockname()[1])
         found: list[HostUnreachable] = []
         # In a thread, as the main one would wait for ever if there were no limit.
-        opening = threading.Thread(target=lambda: found.append(client.error(host, timeout=1.0, tries=2)), daemon=True)
+        opening = threading.Thread(target=lambda: found.append(client.error(host, timeout=3.0, tries=2)), daemon=True)
         opening.start()
-        opening.join(15)
+        opening.join(PATIENCE)
         assert not opening.is_alive(), "the client hangs"
         assert [server.asked.acquire(blocking=False) for _ in range(3)] == [True, True, False]  # once in each try
-        assert "the server accepted the login but started no command within 1 s (2 tries in " in str(found[0])
+        assert "the server accepted the login but started no command within 3 s (2 tries in " in str(found[0])
         with pytest.raises(HostUnreachable, match="started no command") as raised:
             client.backends[0].reopen(0, ("true",))
         assert not raised.value.is_final
@@ -396,14 +402,24 @@ def test_a_name_that_does_not_exist(client: Client) -> None:
     assert "no-such-host.invalid" in str(error)
 
 
-def test_logins_beyond_maxstartups_are_tried_again(client: Client) -> None:
+def test_logins_beyond_maxstartups_are_tried_again(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     with PlainLab(1, sshd=["MaxStartups 2:50:4"]) as small:
         other = Client.__new__(Client)
         other.home, other.lab, other.backends = client.home, small, client.backends
+        there = small.hosts[0]
+
+        results: list[Channel | HostUnreachable] = []
         # The server drops by chance, so that three tries may not be enough for all of them.
-        results = other.open(*(other.host() for _ in range(8)), tries=20)
+        opening = threading.Thread(target=lambda: results.extend(other.open(*[other.host()] * 8, tries=20)))
+        with contextlib.ExitStack() as logins:
+            on_their_way = 0
+            while on_their_way < 4:  # all others are dropped
+                sock = logins.enter_context(socket.create_connection((there.address, there.port), timeout=PATIENCE))
+                on_their_way += sock.recv(4) == b"SSH-"
+            opening.start()
+            assert eventually(lambda: "Error reading SSH protocol banner" in caplog.text)  # of one that was dropped
+        opening.join()
         assert [read(result) for result in results] == [b"hi\n"] * 8
-        assert "drop connection" in (small.hosts[0].directory / "log").read_text()
         for backend in client.backends:
             backend.close()
 
@@ -413,8 +429,15 @@ def test_giving_up_while_connecting(client: Client) -> None:
         host = client.host(address="127.0.0.1", port=silent.getsockname()[1])
         cluster = Cluster(name="pod", hosts=(host,), connect_timeout=60.0)
         backend = SshBackend(cluster, environ={}, passwords=Passwords("", {}))
-        threading.Timer(0.3, backend.close).start()
+
+        def give_up() -> None:
+            with silent.accept()[0]:  # it is connecting
+                backend.close()
+
+        giving_up = threading.Thread(target=give_up)
+        giving_up.start()
         assert list(backend.open([host], ["true"])) == []
+        giving_up.join()
 
 
 def test_what_not_every_shell_reads_alike_is_refused() -> None:

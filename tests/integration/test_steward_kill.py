@@ -27,7 +27,7 @@ from tests.full import times
 from tests.jobs_world import PLAN, ROOT, Host, job_spec, overlaps
 
 KILLS = 5  # in each life
-LIFE_LIMIT_S = 240.0  # with calls that often fail, back-offs add up
+LIFE_LIMIT_S = 600.0  # with calls that often fail, back-offs add up
 POINTS = 30  # a process dies at one of its first points, or at a random time
 REPOSITORY = Path(__file__).parents[2]
 # Of each job: its spec, the state that its schedule implies, and its exit status.
@@ -174,7 +174,7 @@ def live(root: Path, seed: int, faults: float = 0.0) -> tuple[list[str], list[st
         life.store.close()
 
 
-@pytest.mark.parametrize("seed", [101, 102, 103, 104][: times(2, full=4)])
+@pytest.mark.parametrize("seed", [101, 102, 103, 104][: times(1, full=4)])
 def test_killed_stewards_and_hands_start_nothing_twice_and_lose_nothing(tmp_path: Path, seed: int) -> None:
     wrong, deaths = live(tmp_path, seed)
     print(f"seed {seed}: {deaths}")

@@ -31,6 +31,7 @@ class Stuck:
         told = dict(line.split() for line in log.read_text().splitlines())
         self.agent, escapee = int(told["agent"]), int(told["escapee"])
         self.guardian = parent(self.agent)
+        assert eventually(lambda: "escapee" not in command(escapee))  # it is another program now
         (rank,) = [pid for pid in descendants(self.agent) if "escapee" in command(pid)]
         self.ranks = [rank, escapee]
 
@@ -38,7 +39,7 @@ class Stuck:
         for pid in {"agent": [self.agent], "guardian": [self.guardian], "both": [self.guardian, self.agent]}[whom]:
             os.kill(pid, signal.SIGSTOP)
 
-    def gone(self, *pids: int, within: float = 10.0) -> bool:
+    def gone(self, *pids: int, within: float = 30.0) -> bool:
         wanted = pids or (self.agent, self.guardian, *self.ranks)
         return eventually(lambda: not any(lives(pid) for pid in wanted), within)
 
@@ -64,7 +65,10 @@ def parent(pid: int) -> int:
 
 
 def descendants(pid: int) -> list[int]:
-    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:  # it has ended
+        return []
     return [*children, *(below for child in children for below in descendants(child))]
 
 
@@ -84,7 +88,7 @@ def test_mesh_stop_ends_what_does_not_answer(plain_pod: Home, whom: str) -> None
         done = plain_pod.mesh("stop", stuck.run)
         assert (done.status, done.out.decode()) == (0, f"stopped {stuck.run}\n"), done.err
         assert stuck.gone(within=0.0)
-        stuck.process.wait(30)
+        stuck.process.wait(60)
         assert plain_pod.mesh("run", "--ranks", "0", "pod", "true").status == 0
     finally:
         stuck.close()
@@ -93,13 +97,13 @@ def test_mesh_stop_ends_what_does_not_answer(plain_pod: Home, whom: str) -> None
 @pytest.mark.sshd
 @pytest.mark.parametrize("whom", ["agent", "guardian"])
 def test_nothing_outlives_the_lease_of_a_stopped_agent_or_guardian(plain_pod: Home, whom: str) -> None:
-    words = ["--grace", "1", "--lease", "4", "--host-grace", "4", "--ranks", "0", "pod"]
+    words = ["--grace", "1", "--lease", "10", "--host-grace", "10", "--ranks", "0", "pod"]
     stuck = Stuck(plain_pod, "run", *words)
     try:
         stuck.stop(whom)
         os.kill(stuck.process.pid, signal.SIGSTOP)  # the client is silent from now on
         pids = [stuck.agent, *stuck.ranks, *([stuck.guardian] if whom == "agent" else [])]
-        assert stuck.gone(*pids, within=4 + 5 + 10)
+        assert stuck.gone(*pids, within=60.0)
         assert lives(stuck.guardian) is (whom == "guardian")
     finally:
         os.kill(stuck.process.pid, signal.SIGCONT)
@@ -108,10 +112,10 @@ def test_nothing_outlives_the_lease_of_a_stopped_agent_or_guardian(plain_pod: Ho
 
 @pytest.mark.sshd
 def test_the_next_run_takes_a_host_from_an_agent_and_a_guardian_that_are_stopped(plain_pod: Home) -> None:
-    stuck = Stuck(plain_pod, "run", "--grace", "1", "--lease", "900", "--host-grace", "3", "--ranks", "0", "pod")
+    stuck = Stuck(plain_pod, "run", "--grace", "1", "--lease", "900", "--host-grace", "10", "--ranks", "0", "pod")
     try:
         stuck.stop("both")
-        _, err = stuck.process.communicate(timeout=30)
+        _, err = stuck.process.communicate(timeout=60)
         assert stuck.process.returncode == 76
         told = rb"connection lost\. Its ranks end by \d\d:\d\d \(lease 15 min\); to end them sooner: mesh stop "
         assert re.search(told + stuck.run.encode(), err)
@@ -125,7 +129,10 @@ def test_the_next_run_takes_a_host_from_an_agent_and_a_guardian_that_are_stopped
 def test_a_host_that_takes_nothing_is_lost_alone(home: Home) -> None:
     """Its connection blocks who sends: the other host gets its beats all the same."""
     words = ["--stdin", "all", "--grace", "1", "--host-grace", "18", "--lease", "30", "local:2"]
-    source = subprocess.Popen(["yes"], stdout=subprocess.PIPE)
+    # More than a host that is stopped takes, and not all that the processor can make.
+    source = subprocess.Popen(
+        ["sh", "-c", "while head -c 2000000 /dev/zero; do sleep 0.3; done"], stdout=subprocess.PIPE
+    )
     script = "echo $PPID; exec cat >/dev/null"
     process = home.popen("run", *words, "sh", "-c", script, stdin=source.stdout)
     try:
@@ -136,7 +143,7 @@ def test_a_host_that_takes_nothing_is_lost_alone(home: Home) -> None:
         agent = int(agents[b"[1]"])
         guardian = parent(agent)
         os.kill(agent, signal.SIGSTOP)
-        _, err = process.communicate(timeout=50)
+        _, err = process.communicate(timeout=90)
         assert process.returncode == 76, err
         assert b"lost contact with local-1 (rank 1)" in err
         assert b"local-0" not in err

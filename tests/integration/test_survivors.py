@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Home
-from tests.lab import Lab, eventually, is_agent
+from tests.lab import Lab, TestHost, eventually, is_agent
 
 pytestmark = [pytest.mark.sshd]
 
@@ -72,6 +72,11 @@ def test_command_that_kills_every_python_spares_agents(pod: Home, words: tuple[s
 KILL_AGENTS = (
     "for pid in /proc/[0-9]*; do read -r name <$pid/comm; case $name in {}) kill -{} ${{pid#/proc/}};; esac; done"
 )
+# Goes on until all hosts are told together, and kills the agent here also where mesh ends the run before.
+DEAF_UNTIL_TOLD = (
+    "trap is_over=1 TERM; touch ~/ready; until [ -e ~/told ]; do sleep 0.02; done; {}; "
+    '[ -z "$is_over" ] || exit 143; trap - TERM; exec sleep 4567'
+)
 DEATHS = {
     "SIGTERM for all": ("mesh-*", 15, "by signal 15"),
     "SIGKILL for agents": ("mesh-agent", 9, "by signal 9"),
@@ -79,28 +84,38 @@ DEATHS = {
 }
 
 
+def tell_all(process: subprocess.Popen[bytes], lab: Lab) -> str:
+    """Have the ranks of all hosts go on at the same time, once all are ready; return what mesh wrote to its end."""
+    assert eventually(lambda: all(host.path("/root/ready").exists() for host in lab.hosts))
+    for host in lab.hosts:
+        host.path("/root/told").touch()
+    _, err = process.communicate(timeout=60)
+    return err.decode()
+
+
 @pytest.mark.root
 @pytest.mark.parametrize("how", DEATHS)
-def test_verdict_names_likely_cause_of_death_of_every_agent(pod: Home, how: str) -> None:
+def test_verdict_names_likely_cause_of_death_of_every_agent(pod: Home, lab: Lab, how: str) -> None:
     name, number, by = DEATHS[how]
-    done = pod.mesh(
-        "run", "--grace", "1", "pod", "-c", f"sleep 0.5; {KILL_AGENTS.format(name, number)} 2>&1; sleep 4567"
-    )
-    assert done.status == 76, done.err
-    assert f"every agent was killed {by} within" in done.err
-    assert "Likely cause: the command or prerun runs pkill, killall" in done.err
+    kill = f"{KILL_AGENTS.format(name, number)} 2>&1"
+    process = pod.popen("run", "--grace", "20", "pod", "-c", DEAF_UNTIL_TOLD.format(kill))
+    err = tell_all(process, lab)
+    assert process.returncode == 76, err
+    assert f"every agent was killed {by} within" in err
+    assert "Likely cause: the command or prerun runs pkill, killall" in err
 
 
 @pytest.mark.root
 @pytest.mark.parametrize("how", ["SIGTERM for all", "SIGKILL for agents"])
 def test_likely_cause_is_named_for_prerun_whose_log_exists(pod: Home, lab: Lab, how: str) -> None:
     name, number, by = DEATHS[how]
-    (pod.project / "kill.sh").write_text(f"sleep 0.5; {KILL_AGENTS.format(name, number)}; sleep 4567\n")
-    pod.files(mesh__yaml="prerun: [sh kill.sh]\n")
-    done = pod.mesh("run", "--grace", "1", "pod", "true")
-    assert done.status == 125, done.err
-    assert f"every agent was killed {by} within" in done.err
-    assert "not verified" not in done.err
+    (pod.project / "kill.sh").write_text(DEAF_UNTIL_TOLD.format(KILL_AGENTS.format(name, number)) + "\n")
+    pod.files(mesh__yaml="prerun: [bash kill.sh]\n")
+    process = pod.popen("run", "--grace", "20", "pod", "true")
+    err = tell_all(process, lab)
+    assert process.returncode == 125, err
+    assert f"every agent was killed {by} within" in err
+    assert "not verified" not in err
     (logs,) = (pod.path / ".local/state/mesh/runs").glob("*/logs")
     for host in lab.hosts:
         assert "agent" in (logs / f"prerun-{host.address}.log").read_text()
@@ -152,12 +167,18 @@ HIDDEN = {
 INVISIBLE = f"cd /; env -i setsid -f sleep 4567 {CLOSED}"
 
 
+def sleeps(host: TestHost) -> bool:
+    """Return True once the hidden process is what it is to be: it begins as a copy of its parent."""
+    return any(command.startswith("sleep 4567") for _, command in host.processes())
+
+
 def end_by_killing_an_agent(home: Home, lab: Lab, script: str) -> str:
     """Run a script as each rank, kill agent and guardian of rank 1, and return what mesh wrote at the end."""
     process = home.popen("run", "--grace", "1", "pod", "sh", "-c", f"{script}\necho up; sleep 4569")
     assert process.stdout is not None
     for _ in range(2):
         assert process.stdout.readline().endswith(b"up\n")
+    assert eventually(lambda: sleeps(lab.hosts[1]))
     kill_together(*(pid for pid, command in lab.hosts[1].processes() if is_agent(command)))
     _, err = process.communicate(timeout=60)
     assert process.returncode == 76, err.decode()
@@ -184,7 +205,8 @@ def test_process_that_cannot_be_told_from_others_is_named(plain_user_pod: Home, 
     assert f"not verified: {host.address}: its agent is gone, and left there perhaps pid" in told
     assert "(sleep 4567), user 34567, started since the run began" in told
     assert "sleep 4566" not in told
-    assert sorted(command.strip() for _, command in host.processes()) == ["sleep 4566", "sleep 4567"]
+    left = ["sleep 4566", "sleep 4567"]
+    assert eventually(lambda: sorted(command.strip() for _, command in host.processes()) == left), host.processes()
 
 
 @pytest.mark.root
@@ -192,13 +214,17 @@ def test_stop_ends_hidden_process_whose_client_and_agent_were_killed(
     plain_user_pod: Home, session_plain_user_lab: Lab
 ) -> None:
     host = session_plain_user_lab.hosts[1]
-    words = ["--ranks", "1", "--lease", "1", "--grace", "1", "pod", "sh", "-c"]
+    words = ["--ranks", "1", "--lease", "10", "--grace", "1", "pod", "sh", "-c"]
     process = plain_user_pod.popen("run", *words, f"{HIDDEN['holds the output']}\necho up; sleep 4569")
     assert process.stdout is not None
     assert process.stdout.readline().endswith(b"up\n")
+    assert eventually(lambda: sleeps(host))
+    agents = [pid for pid, command in host.processes() if is_agent(command)]
+    for pid in agents:  # none of them ends the run of the killed client
+        os.kill(pid, signal.SIGSTOP)
     process.kill()
     process.communicate()
-    kill_together(*(pid for pid, command in host.processes() if is_agent(command)))
+    kill_together(*agents)
     assert eventually(lambda: not any(is_agent(command) for _, command in host.processes()), 20.0)
     assert any("sleep 4567" in command for _, command in host.processes())
     listed = plain_user_pod.mesh("ps", "pod")

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,11 @@ def running(words: str) -> list[int]:
             if path.read_bytes().startswith(wanted):
                 found.append(int(path.parent.name))
     return found
+
+
+def nap(number: int) -> str:
+    """Return a command that sleeps, which no other test run on this machine has."""
+    return f"sleep {number}.{os.getpid()}"
 
 
 def read_until(process: subprocess.Popen[bytes], text: bytes) -> None:
@@ -95,7 +101,7 @@ def test_eight_ranks_print_bytes_that_all_arrive(user: SwitchedHome) -> None:
 
 def opened(board: Switchboard, *words: str) -> tuple[SwitchboardBackend, list[StreamChannel]]:
     """Programs on both nodes, and the backend that has started them."""
-    backend = SwitchboardBackend(tcp(LOOPBACK, board.port), board.credentials, ["a", "b"], node_limit=20.0)
+    backend = SwitchboardBackend(tcp(LOOPBACK, board.port), board.credentials, ["a", "b"])
     hosts = [Host(name=name, address=name) for name in "ab"]
     found = {one.node: one.result for one in backend.open(hosts, words)}
     channels = [found[0], found[1]]
@@ -151,7 +157,7 @@ def test_the_last_words_of_a_client_arrive_though_it_reads_nothing(board: Switch
         channel.send(b"bye\n")
         channel.close(leave=True)
     backend.close()
-    assert eventually(lambda: [path.read_text() for path in tmp_path.glob("[0-9]*")] == ["bye\n", "bye\n"])
+    assert eventually(lambda: [path.read_text() for path in tmp_path.glob("[0-9]*")] == ["bye\n", "bye\n"], ENDS_S)
 
 
 def test_the_end_of_a_program_comes_with_its_status_and_stderr(board: Switchboard) -> None:
@@ -169,12 +175,12 @@ def test_the_end_of_a_program_comes_with_its_status_and_stderr(board: Switchboar
 
 def test_a_node_that_has_not_connected_is_waited_for_and_then_named(board: Switchboard) -> None:
     opened(board, "true")[0].close()  # a has connected
-    backend = SwitchboardBackend(tcp(LOOPBACK, board.port), board.credentials, ["a", "c"], node_limit=0.5)
+    backend = SwitchboardBackend(tcp(LOOPBACK, board.port), board.credentials, ["a", "c"], node_limit=4.0)
     found = {one.node: one.result for one in backend.open([Host(name=n, address=n) for n in "ac"], ["true"])}
     backend.close()
     assert isinstance(found[0], StreamChannel)
     assert isinstance(found[1], HostUnreachable)
-    assert str(found[1]) == "c: not connected to the switchboard within 0.5 s"
+    assert str(found[1]) == "c: not connected to the switchboard within 4 s"
 
 
 def test_commands_of_two_clients_at_once_and_through_a_program_that_copies(user: SwitchedHome) -> None:
@@ -234,8 +240,10 @@ def test_a_switchboard_that_is_killed_in_the_middle_of_an_upload_starts_nothing_
     process = user.popen("run", "pod", "sha256sum", "big")
 
     def received() -> bool:
-        packs = (tmp_path / "switchboard").glob("home-*/.mesh/machines/**/pack-*")
-        return any(path.stat().st_size for path in packs)
+        with contextlib.suppress(FileNotFoundError):  # it was renamed or removed in mid look
+            packs = (tmp_path / "switchboard").glob("home-*/.mesh/machines/**/pack-*")
+            return any(path.stat().st_size for path in packs)
+        return False
 
     assert eventually(received, ENDS_S)
     board.board.kill()
@@ -254,12 +262,14 @@ def test_a_switchboard_that_is_killed_in_the_middle_of_an_upload_starts_nothing_
 def test_a_switchboard_that_stays_away_ends_the_run_and_leaves_nothing(user: SwitchedHome, board: Switchboard) -> None:
     user.client_return = 1.0
     words = ["--host-grace", "3", "--grace", "0.5"]
-    process = user.popen("run", *words, "pod", "sh", "-c", "trap '' TERM; echo up; sleep 48151")
+    sleep = nap(48151)
+    process = user.popen("run", *words, "pod", "sh", "-c", f"trap '' TERM; echo up; {sleep}")
     read_until(process, b"up")
+    assert eventually(lambda: len(running(sleep)) == 2, ENDS_S)
     board.board.kill()
     _, err = process.communicate(timeout=ENDS_S)
     assert process.returncode == 76, err.decode()
-    assert eventually(lambda: not running("sleep 48151"), ENDS_S)
+    assert eventually(lambda: not running(sleep), ENDS_S)
     board.board.wait()
     board.start_board()
     done = user.mesh("exec", "pod", "true")
@@ -269,11 +279,11 @@ def test_a_switchboard_that_stays_away_ends_the_run_and_leaves_nothing(user: Swi
 @pytest.mark.parametrize("deaf", [False, True], ids=["", "ranks that ignore SIGTERM"])
 def test_nothing_is_left_of_a_client_that_is_killed(user: SwitchedHome, deaf: bool) -> None:
     user.client_return = 1.0
-    sleep = f"sleep {48161 + deaf}"  # both cases may run at a time
+    sleep = nap(48161)
     command = "trap '' TERM; " * deaf + f"setsid {sleep} & echo up; {sleep}; {sleep}"
     process = user.popen("run", "--grace", "0.5", "pod", "bash", "-c", command)
     read_until(process, b"up")
-    assert eventually(lambda: len(running(sleep)) == 4)
+    assert eventually(lambda: len(running(sleep)) == 4, ENDS_S)
     process.kill()
     process.communicate()
     assert eventually(lambda: not running(sleep), ENDS_S)
@@ -282,15 +292,16 @@ def test_nothing_is_left_of_a_client_that_is_killed(user: SwitchedHome, deaf: bo
 def test_a_node_that_is_killed_is_named_and_its_ranks_end(user: SwitchedHome, board: Switchboard) -> None:
     user.client_return = 1.0
     words = ["--host-grace", "3", "--grace", "0.5"]
-    process = user.popen("run", *words, "pod", "sh", "-c", "echo up; exec sleep 48153")
+    sleep = nap(48153)
+    process = user.popen("run", *words, "pod", "sh", "-c", f"echo up; exec {sleep}")
     read_until(process, b"up")
-    assert eventually(lambda: len(running("sleep 48153")) == 2)
+    assert eventually(lambda: len(running(sleep)) == 2, ENDS_S)
     board.nodes["b"].kill()
     _, err = process.communicate(timeout=ENDS_S)
     assert process.returncode == 76, err.decode()
     assert "host b" in err.decode()
     assert "lost contact with" in err.decode()
-    assert eventually(lambda: not running("sleep 48153"), ENDS_S)
+    assert eventually(lambda: not running(sleep), ENDS_S)
     board.nodes["b"].wait()
 
 
@@ -308,16 +319,41 @@ def test_a_node_that_is_started_again_is_reached_again(user: SwitchedHome, board
     assert out.count(b"done") == 2
 
 
+SIGTERM_WHILE_A_PROGRAM_STARTS = """
+import signal, sys
+from mesh.agent.switchboard import node
+from mesh.engine.credentials import make_credentials
+
+class Child(node.Child):
+    def __init__(self, argv):
+        super().__init__(argv)
+        signal.raise_signal(signal.SIGTERM)
+
+node.Child = Child
+one = node.Node([("127.0.0.1", 1)], "a", make_credentials())
+one._prepare()
+one._open(1, {"argv": ["sleep", "600"], "window": 1})
+one.run()
+print("over")
+"""
+
+
+def test_a_sigterm_that_comes_while_a_node_starts_a_program_ends_that_program(home: Home) -> None:
+    words = [sys.executable, "-c", SIGTERM_WHILE_A_PROGRAM_STARTS]
+    done = subprocess.run(words, env=home.environ, capture_output=True, text=True, timeout=ENDS_S, check=False)
+    assert (done.returncode, done.stdout) == (0, "over\n"), done.stderr
+
+
 def test_a_node_that_is_stopped_ends_its_agents_before_it_ends(user: SwitchedHome, board: Switchboard) -> None:
-    process = user.popen(
-        "run", "--grace", "5", "pod", "sh", "-c", "trap 'echo saved; exit 0' TERM; echo up; sleep 48154 & wait"
-    )
+    sleep = nap(48154)
+    text = f"trap 'echo saved; exit 0' TERM; echo up; {sleep} & wait"
+    process = user.popen("run", "--grace", "30", "pod", "sh", "-c", text)
     read_until(process, b"up")
-    assert eventually(lambda: len(running("sleep 48154")) == 2)
+    assert eventually(lambda: len(running(sleep)) == 2, ENDS_S)
     board.nodes["b"].send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=ENDS_S)
     assert process.returncode != 0, err.decode()
     assert b"saved" in out
     assert board.nodes["b"].wait(ENDS_S) == 0
-    assert eventually(lambda: not running("sleep 48154"), ENDS_S)
-    assert os.path.exists(f"/proc/{board.nodes['a'].pid}")
+    assert eventually(lambda: not running(sleep), ENDS_S)
+    assert board.nodes["a"].poll() is None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -20,6 +18,7 @@ from mesh.jobs.reading import Selection, rows
 from mesh.jobs.store import open_store
 from mesh.jobs.tasking import TaskState, statuses
 from tests.desk import Desk
+from tests.full import times
 from tests.lab import Lab, eventually
 
 # Each argument is a command line of mesh; the result is JSON.
@@ -40,7 +39,7 @@ for line in sys.argv[1:]:
 print(json.dumps(found))
 """
 ONE = {"config": "tasks.yaml", "end": True}
-WITHIN_S = 180.0
+WITHIN_S = 600.0
 
 
 class Queue:
@@ -125,7 +124,9 @@ def states(rows: dict[str, dict[str, object]]) -> str:
 
 
 def test_two_workers_share_a_file_until_nothing_is_left(queue: Queue) -> None:
-    note = f"echo begin $MESH_TASK_ID >>{queue.out}; sleep 0.3; echo end $MESH_TASK_ID >>{queue.out}; echo out of $X"
+    # No task ends before a second one has begun, so that each worker gets one.
+    both = f"until [ $(grep -c begin {queue.out}) -ge 2 ]; do sleep 0.1; done"
+    note = f"echo begin $MESH_TASK_ID >>{queue.out}; {both}; echo end $MESH_TASK_ID >>{queue.out}; echo out of $X"
     names = [f"t{number}" for number in range(4)]
     queue.write(*({"id": name, "run": note, "env": {"X": name}} for name in names))
     workers = [queue.worker(name) for name in ("one", "two")]
@@ -150,7 +151,7 @@ def test_two_workers_share_a_file_until_nothing_is_left(queue: Queue) -> None:
 
 
 def test_failures_are_tried_again_and_dependencies_wait(queue: Queue) -> None:
-    again = f"echo a >>{queue.out}; [ $(grep -c a {queue.out}) = 2 ]"
+    again = f"echo a >>{queue.out}; [ $(grep -cx a {queue.out}) = 2 ]"
     queue.write(
         {"id": "late", "run": f"echo late >>{queue.out}", "depends_on": "a"},
         {"id": "a", "run": again},
@@ -176,7 +177,7 @@ def test_a_file_is_read_anew_and_a_wrong_one_changes_nothing(queue: Queue) -> No
     queue.until("a", "done")
     queue.path.write_text("accelerators: {v4-8: {tasks: [{id: a}]}}")
     assert eventually(lambda: "tasks.yaml:1: " in queue.reason(worker), WITHIN_S), queue.log()
-    queue.write({"id": "a", "run": "true"}, {"id": "b", "run": f"echo b >>{queue.out}; sleep 300"})
+    queue.write({"id": "a", "run": "true"}, {"id": "b", "run": f"echo b >>{queue.out}; sleep 900"})
     queue.until("b", "running")
     assert eventually(lambda: queue.lines() == ["a", "b"], WITHIN_S)
     queue.write({"id": "a", "run": "true"})
@@ -188,8 +189,8 @@ def test_a_file_is_read_anew_and_a_wrong_one_changes_nothing(queue: Queue) -> No
 
 
 def test_a_requeued_task_ends_first_and_waits_behind_the_others(queue: Queue) -> None:
-    sleeper = f"trap 'sleep 1; echo ended a >>{queue.out}; exit 1' TERM; echo a >>{queue.out}; sleep 300 & wait"
-    queue.write({"id": "a", "run": sleeper, "max_retries": 1}, {"id": "b", "run": f"echo b >>{queue.out}; sleep 300"})
+    sleeper = f"trap 'sleep 0.5; echo ended a >>{queue.out}; exit 1' TERM; echo a >>{queue.out}; sleep 900 & wait"
+    queue.write({"id": "a", "run": sleeper, "max_retries": 1}, {"id": "b", "run": f"echo b >>{queue.out}; sleep 900"})
     worker = queue.worker("one")
     queue.until("a", "running")
     assert eventually(lambda: queue.lines() == ["a"], WITHIN_S)
@@ -212,7 +213,7 @@ def test_idle_machines_are_given_back_and_taken_again(queue: Queue) -> None:
     queue.until("a", "done")
     assert queue.desk.until(worker, "queued", within=WITHIN_S)["machines"] == []
     other = queue.desk.submit("machines: local:2\nrun: 'true'\n", name="other")
-    assert queue.desk.mesh("job", "wait", str(other), "--timeout", "60").status == 0, queue.log()
+    assert queue.desk.mesh("job", "wait", str(other)).status == 0, queue.log()
     queue.write({"id": "a", "run": "true"}, {"id": "b", "run": "true"})
     queue.until("b", "done")
 
@@ -340,10 +341,11 @@ def test_a_wrong_file_is_refused_at_submit(queue: Queue) -> None:
 
 # ---- deaths
 
-# Each task fails if it lives twice at once: mkdir succeeds for one of two.
-ALONE = "mkdir {out}.$MESH_TASK_ID || {{ echo twice $MESH_TASK_ID >>{out}; exit 9; }}; sleep 0.5; "
+# Each task fails if it lives twice at once: mkdir succeeds for one of two. A task that mesh ends leaves no directory.
+ALONE = "trap 'rmdir {out}.$MESH_TASK_ID; exit 143' TERM; "
+ALONE += "mkdir {out}.$MESH_TASK_ID || {{ echo twice $MESH_TASK_ID >>{out}; exit 9; }}; sleep 0.5; "
 ALONE += "rmdir {out}.$MESH_TASK_ID; echo $MESH_TASK_ID >>{out}"
-KILLS = 5
+KILLS = times(4, full=20)
 
 
 def test_stewards_and_hands_are_killed_and_no_task_runs_twice_or_is_lost(queue: Queue) -> None:
@@ -356,10 +358,8 @@ def test_stewards_and_hands_are_killed_and_no_task_runs_twice_or_is_lost(queue: 
     workers = [queue.worker(name, {"cluster": "local:3", "hosts": 1}) for name in ("one", "two", "three")]
     for _ in range(KILLS):
         time.sleep(chance.uniform(0.2, 2.5))  # the moment of a death is the point here
-        for pid in queue.desk.processes(chance.choice(["mesh serve", "mesh-hand"])[:10]):
-            if chance.random() < 0.8:
-                with contextlib.suppress(ProcessLookupError):  # a steward's end takes its hands along
-                    os.kill(pid, signal.SIGKILL)
+        victims = queue.desk.processes(chance.choice(["mesh\0serve", "mesh-hand"]))
+        queue.desk.kill([pid for pid in victims if chance.random() < 0.8])
         assert queue.desk.mesh("job", "list").status == 0  # it starts a steward where none runs
     assert queue.finish(*workers) == 0, (seed, queue.lines(), queue.log())
     lines = queue.lines()
@@ -373,13 +373,18 @@ def test_stewards_and_hands_are_killed_and_no_task_runs_twice_or_is_lost(queue: 
 @pytest.mark.sshd
 def test_two_workers_share_a_file_on_real_hosts(pod_desk: Desk, lab: Lab, tmp_path: Path) -> None:
     queue = Queue(pod_desk, tmp_path / "out")
+    wait = "until [ -e /tmp/enough ]; do sleep 0.1; done"
     queue.write(
-        {"id": "a", "run": "hostname; sleep 1"},
-        {"id": "b", "run": "hostname; sleep 1"},
+        {"id": "a", "run": f"hostname; {wait}"},
+        {"id": "b", "run": f"hostname; {wait}"},
         {"id": "both", "run": "echo $RANK of $WORLD_SIZE", "workers": "all", "depends_on": ["a", "b"]},
         {"id": "late", "run": "hostname", "depends_on": "both"},
     )
     workers = [queue.worker(name, {"cluster": "pod", "hosts": 2}) for name in ("one", "two")]
+    for name in "ab":  # at once, so that each worker has one
+        queue.until(name, "running")
+    for host in lab.hosts:
+        host.path("/tmp/enough").touch()
     assert queue.finish(*workers) == 0, queue.log()
     tasks = queue.desk.place / "tasks"
     hosts = {next((tasks / name).glob("run_001_*_worker_0.log")).read_text() for name in "ab"}

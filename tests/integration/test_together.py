@@ -17,7 +17,10 @@ from tests.lab import Lab, TestHost, eventually, is_agent
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
 
-GRACE = 3  # seconds that a host may be silent
+LOST_S = 10  # that a host may be silent, where one falls silent
+GRACE = 120  # the same where none does: a host with much to do is not lost
+GENEROUS_S = 120.0
+TRIES_MAX = 5  # of a kill that comes in time
 # What comes from anywhere but the client is dropped; the local table must come after that.
 BLOCK = (
     "ip rule add pref 3 lookup local; ip rule del pref 0; ip rule add pref 1 from {} lookup local; "
@@ -46,15 +49,15 @@ def eight(session_eight: Lab, home: Home) -> Iterator[Lab]:
         session_eight.reset()
 
 
-def started(home: Home, lab: Lab) -> str:
+def started(home: Home, lab: Lab, host_grace: int = GRACE) -> str:
     """A run that nobody looks after any more: every link of the client's machine is cut."""
-    run = left(home, f"--host-grace={GRACE}", "--grace=1", "pod", "sh", "-c", WAIT)
+    run = left(home, f"--host-grace={host_grace}", "--grace=1", "pod", "sh", "-c", WAIT)
     lab.in_switch("ip", "link", "set", "up0", "down")
     return run
 
 
 def are_done(hosts: list[TestHost]) -> bool:
-    return eventually(lambda: not any(host.processes() for host in hosts), 30.0)
+    return eventually(lambda: not any(host.processes() for host in hosts), GENEROUS_S)
 
 
 def test_a_failed_rank_ends_the_others(home: Home, eight: Lab) -> None:
@@ -71,7 +74,7 @@ def test_a_failed_rank_ends_the_others(home: Home, eight: Lab) -> None:
 def test_a_lost_hub_ends_the_others(home: Home, eight: Lab) -> None:
     """Rank 0's host is gone without a word; afterwards it is found as if it had been started anew."""
     first, *others = eight.hosts
-    run = started(home, eight)
+    run = started(home, eight, LOST_S)
     first.cut()
     assert are_done(others)
     assert are_done([first])  # it believes that the others are lost
@@ -79,7 +82,7 @@ def test_a_lost_hub_ends_the_others(home: Home, eight: Lab) -> None:
     eight.in_switch("ip", "link", "set", "up0", "up")
     come_back = home.mesh("attach", run)
     assert come_back.status == 76, come_back.err
-    assert f"silent for {GRACE} s" in come_back.err
+    assert f"silent for {LOST_S} s" in come_back.err
 
 
 @pytest.mark.parametrize("how", ["all that runs there is killed", "its agent is told to end, as when a host goes down"])
@@ -102,7 +105,7 @@ def test_a_killed_agent_is_a_lost_host(home: Home, eight: Lab, how: str) -> None
 def test_a_link_that_is_cut_for_a_while_changes_nothing_and_success_is_told(home: Home, eight: Lab) -> None:
     """Ranks that end well at different times: nobody who has left is missed."""
     wait = "while ! [ -e /tmp/done ]; do sleep 0.05; done; echo well"
-    run = left(home, f"--host-grace={GRACE * 2}", "pod", "sh", "-c", wait)
+    run = left(home, f"--host-grace={GRACE}", "pod", "sh", "-c", wait)
     eight.hosts[0].path("/tmp/done").touch()
     fourth = eight.hosts[4]
     fourth.cut()
@@ -143,10 +146,18 @@ def test_a_client_that_is_killed_before_the_agents_have_met_leaves_no_rank(home:
     client = ".".join(first.address.split(".")[:2]) + ".0.1"
     first.script(BLOCK.format(client))
     try:
-        run = home.popen("run", "-d", "--grace=1", "pod", "sh", "-c", f"touch /tmp/begun; {WAIT}")
-        assert eventually(lambda: all(host.path("/tmp/begun").exists() for host in eight.hosts))
-        run.kill()
-        run.communicate()
+        for _ in range(TRIES_MAX):
+            run = home.popen("run", "-d", "--grace=1", "pod", "sh", "-c", f"touch /tmp/begun; {WAIT}")
+            assert eventually(lambda: all(host.path("/tmp/begun").exists() for host in eight.hosts), GENEROUS_S)
+            run.kill()
+            run.communicate()
+            if run.returncode == -signal.SIGKILL:
+                break
+            # It was gone before, because this test stood still for longer than it stays.
+            assert home.mesh("stop", "last").status == 0
+            for host in eight.hosts:
+                host.path("/tmp/begun").unlink()
+        assert run.returncode == -signal.SIGKILL
         assert are_done(eight.hosts)
     finally:
         first.script(UNBLOCK)

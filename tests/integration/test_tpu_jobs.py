@@ -4,72 +4,52 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
-import socket
 import socketserver
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.conftest import Home
+from tests.conftest import Home, new_home
 from tests.desk import Desk, desk_of
 from tests.lab import eventually
+from tests.tpu_desk import (
+    NAP,
+    WITHIN_S,
+    end_of,
+    is_replaced_after,
+    job_file,
+    jobs_end,
+    make_user,
+    name_of,
+    place_of,
+    served,
+    wait_for_naps,
+)
 from tests.tpu_steward import steward
-from tests.tpuemulator.client import ZONES, Emulator, double
+from tests.tpuemulator.client import ZONES, Emulator
 
 pytestmark = pytest.mark.root
-WITHIN_S = 180.0
 PLACE = "echo $MESH_ATTEMPT $RANK of $WORLD_SIZE slice $SLICE_ID worker $WORKER_ID"
+FIRST_SLEEPS = f"echo $MESH_ATTEMPT; [ $MESH_ATTEMPT != 1 ] || {NAP}"
+
+
+@pytest.fixture(scope="module")
+def lasting_desk(session_emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """One user with one steward for all tests here: their jobs come one after another."""
+    home = new_home(tmp_path_factory.mktemp("user"))
+    make_user(home, session_emulator)
+    with served(home) as found:
+        yield found
 
 
 @pytest.fixture
-def running(session_emulator: Emulator) -> Emulator:
-    return session_emulator
-
-
-@pytest.fixture
-def tpus(running: Emulator) -> Iterator[Emulator]:
-    """The emulator without faults; at the end of a test nothing is there, and nothing was made twice."""
-    running.calm()
-    yield running
-    running.calm()
-    assert eventually(lambda: not running.nodes and not running.requests), running.state
-    assert not double(running.effects("create-node"))
-    assert not double(running.effects("create-request"))
-
-
-@pytest.fixture
-def user(home: Home, tpus: Emulator) -> Home:
-    """A user with gcloud's settings and key."""
-    (home.path / ".ssh").mkdir(mode=0o700, exist_ok=True)
-    shutil.copy(tpus.identity, home.path / ".ssh/google_compute_engine")
-    home.environ |= {**tpus.environ, "LOGNAME": "root", "USER": "root"}
-    return home
-
-
-@pytest.fixture
-def desk(user: Home) -> Iterator[Desk]:
-    """The same with a steward whose maker looks often."""
-    user.environ["MESH_SERVE"] = "0"
-    with desk_of(user) as found, steward(found):
-        try:
-            yield found
-        finally:
-            assert "running" not in found.end_jobs(90.0)
-
-
-def job_file(command: str, *more: str, rules: str = "", **tpu: object) -> str:
-    """Return a job file."""
-    keys = {"accelerator": "v4-8", "version": "tpu-ubuntu2204-base", "zones": f"[{', '.join(ZONES)}]", **tpu}
-    wanted = ", ".join(f"{name}: {value}" for name, value in keys.items())
-    backoff = f"restart: {{on: preemption, backoff: [0.5, 1]{rules}}}"
-    return "\n".join([f"tpu: {{{wanted}}}", f"command: {{run: {command!r}, grace: 1}}", backoff, *more, ""])
-
-
-def end_of(desk: Desk, job: int) -> dict[str, object]:
-    """Wait for the end of a job."""
-    return desk.until(job, "succeeded", "failed", "stopped", "held", within=WITHIN_S)
+def desk(lasting_desk: Desk, tpus: Emulator, tmp_path: Path) -> Iterator[Desk]:
+    """A user with a steward, and a project without files."""
+    lasting_desk.home.project = tmp_path
+    with jobs_end(lasting_desk):
+        yield lasting_desk
 
 
 LIVES = (("tpu-vm", 1, "ondemand"), ("queued-resources", 1, "spot"), ("queued-resources", 2, "best-effort"))
@@ -105,7 +85,7 @@ def test_an_idle_worker_gives_its_machines_back_and_asks_for_others_once_there_i
     tasks, place = desk.home.project / "tasks.yaml", desk.place / "tasks"
     task = "accelerators:\n  v4-8:\n    tasks:\n      - {id: first, run: echo first on $(hostname)}\n"
     tasks.write_text(task)
-    queue = "job: {queue: {config: tasks.yaml, idle: 1s, enabled: true}}"
+    queue = "job: {queue: {config: tasks.yaml, idle: 3s, enabled: true}}"
     worker = desk.submit(f"tpu: {{accelerator: v4-8, version: tpu-ubuntu2204-base, zone: {ZONES[0]}}}\n{queue}\n")
     logs = place / "first"
     assert eventually(lambda: [*logs.glob("run_001_*_worker_0.log")], WITHIN_S), desk.show(worker)
@@ -122,50 +102,14 @@ def test_an_idle_worker_gives_its_machines_back_and_asks_for_others_once_there_i
     assert not tpus.nodes
 
 
-FIRST_SLEEPS = "echo $MESH_ATTEMPT; [ $MESH_ATTEMPT != 1 ] || sleep 300"
-
-
-def name_of(tpus: Emulator, generation: int = 1) -> str:
-    """Wait for a generation to be asked for; return ZONE/NAME of its queued resource."""
-    assert eventually(lambda: any(name.endswith(f"-g{generation}") for name in tpus.requests), WITHIN_S), tpus.state
-    return next(name for name in tpus.requests if name.endswith(f"-g{generation}"))
-
-
-def place_of(tpus: Emulator, state: str, generation: int = 1) -> dict[str, str]:
-    """Wait until the node of a generation is in a state; return its zone and name."""
-
-    def found() -> list[str]:
-        wanted = f"-g{generation}"
-        return [name for name, one in tpus.nodes.items() if name.endswith(wanted) and one["state"] == state]
-
-    assert eventually(found, WITHIN_S), tpus.state
-    zone, _, name = found()[0].partition("/")
-    return {"zone": zone, "name": name}
-
-
-def is_replaced_after(tpus: Emulator) -> bool:
-    """Return True if each generation of the newest job was asked for after the one before was gone."""
-    newest = tpus.effects("create-request")[-1].rpartition("-g")[0]
-    entries = [one for one in tpus.journal() if one["name"].startswith(f"{newest}-g")]
-    alive: set[str] = set()
-    for one in entries:
-        if one["what"] == "create-request":
-            if alive:
-                return False
-            alive.add(one["name"])
-        elif one["what"] == "gone-request":
-            alive.discard(one["name"])
-    return not alive
-
-
-WAYS = ("PREEMPTED", "vanished", "suspended")
+WAYS = ("vanished", "suspended")  # beside those of the tests below
 
 
 def test_preempted_while_it_runs(desk: Desk, tpus: Emulator) -> None:
-    """A job loses its machines in each way. The quota is full until the request that was suspended is deleted."""
+    """A job loses its machines, in one way after another. The quota is full until a suspended request is deleted."""
     tpus.set(quota={ZONES[0]: 4})
     last = len(WAYS) + 1
-    command = f"echo $MESH_ATTEMPT; [ $MESH_ATTEMPT = {last} ] || sleep 300"
+    command = f"echo $MESH_ATTEMPT; [ $MESH_ATTEMPT = {last} ] || {NAP}"
     job = desk.submit(job_file(command, zones=f"[{ZONES[0]}]"))
     for attempt, how in enumerate(WAYS, 1):
         wanted = ("running", attempt)
@@ -183,6 +127,7 @@ def test_preempted_while_it_runs(desk: Desk, tpus: Emulator) -> None:
 def test_the_output_of_a_slice_that_is_still_there_is_fetched(desk: Desk, tpus: Emulator) -> None:
     job = desk.submit(job_file(FIRST_SLEEPS, slices=2))
     desk.until(job, "running", within=WITHIN_S)
+    wait_for_naps(2)
     first, second = sorted(tpus.nodes)
     assert second.endswith("-1")
     zone, _, name = second.partition("/")
@@ -196,10 +141,12 @@ def test_the_output_of_a_slice_that_is_still_there_is_fetched(desk: Desk, tpus: 
 def test_eager_machines_are_asked_for_at_once_and_no_rank_starts_beside_the_lost_ones(
     desk: Desk, tpus: Emulator
 ) -> None:
-    tpus.set(times={"DELETING": 3.0})
+    tpus.set(hold=["DELETING"])
     job = desk.submit(job_file(f"date +%s.%N; {FIRST_SLEEPS}", recreate="eager", zones=f"[{ZONES[0]}]"))
     desk.until(job, "running", within=WITHIN_S)
     tpus.control("preempt", **place_of(tpus, "READY"), how="PREEMPTED")
+    desk.until_row(job, lambda row: "-g1 is gone" in str(row["reason"]), WITHIN_S)  # the others are ready
+    tpus.set(hold=[])
     shown = end_of(desk, job)
     assert (shown["state"], shown["attempt"], shown["preemptions"]) == ("succeeded", 2, 1), shown
     times = {
@@ -231,7 +178,7 @@ def test_lost_in_the_queue_and_while_booting(desk: Desk, tpus: Emulator) -> None
     tpus.control("fail", zone=zone, name=name, error="no more of it today")
     second, _, _ = name_of(tpus, 2).partition("/")
     assert second == ZONES[1]
-    assert "requesting" in str(desk.show(job)["state"])
+    assert [row["state"] for row in desk.rows(job)] == ["requesting"]
     tpus.set(hold=["CREATING"])
     tpus.control("preempt", **place_of(tpus, "CREATING", 2), how="PREEMPTED")
     tpus.set(hold=[])
@@ -253,7 +200,7 @@ def test_no_quota_in_the_first_zone(desk: Desk, tpus: Emulator) -> None:
 
 
 def test_no_rank_starts_before_every_address_is_there(desk: Desk, tpus: Emulator) -> None:
-    tpus.set(times={"endpoints": 3.0, "CREATING": 0.1})
+    tpus.set(times={"endpoints": 1.0, "CREATING": 0.1})
     job = desk.submit(job_file("echo $WORLD_SIZE", accelerator="v4-24"))
     shown = desk.until(job, "preparing", "running", "succeeded", within=WITHIN_S)
     assert end_of(desk, job)["state"] == "succeeded", shown
@@ -281,7 +228,7 @@ def test_an_api_that_gives_no_answer_changes_nothing(desk: Desk, tpus: Emulator)
         tpus.control("future")
         desk.until_row(second, lambda row: not row["api_silent_since"], WITHIN_S)
     tpus.calm()
-    assert desk.mesh("exec", f"job:{first}", "touch", "/tmp/go").status == 0
+    assert desk.mesh("exec", f"job:{first}", "touch", "/tmp/go", within=WITHIN_S).status == 0
     assert (end_of(desk, first)["state"], end_of(desk, second)["state"]) == ("succeeded", "succeeded")
 
 
@@ -293,32 +240,33 @@ def changes_nothing(desk: Desk, tpus: Emulator, what: str, jobs: tuple[int, int]
     if what not in SILENCES:
         tpus.control("holes", holes={"ListNodes": "half"})
         tpus.control("future", **{node["name"]: 77})
-    tpus.control("state")
     # Longer than any evidence takes: two looks, 2 s apart.
     looks = "ListQueuedResources"
     assert eventually(lambda: tpus.state["counts"].get(looks, 0) >= 8, WITHIN_S), (what, tpus.state)
     counts = tpus.state["counts"]
     assert not {verb for verb in counts if verb.startswith(("Create", "Delete"))}, what
     assert len(tpus.journal()) == before, what
-    assert [desk.show(job)["state"] for job in jobs] == ["running", "requesting"], what
-    shown = desk.show(jobs[1])
-    assert shown["api_silent_since"], what
+    shown = desk.until_row(jobs[1], lambda row: row["api_silent_since"], WITHIN_S)
     assert shown["api_silence"], what
     assert not shown["silent_since"], what
+    assert [row["state"] for row in desk.rows(*jobs)] == ["running", "requesting"], what
+    assert len(tpus.journal()) == before, what
 
 
 def test_another_machine_at_the_same_address(desk: Desk, tpus: Emulator) -> None:
     """The key of another TPU is accepted, and it is not taken for the one before."""
+    keys = desk.home.path / ".ssh/known_hosts"
+    known = len(keys.read_text().splitlines()) if keys.exists() else 0
     job = desk.submit(job_file(FIRST_SLEEPS))
     desk.until(job, "running", within=WITHIN_S)
     tpus.control("replace_id", **place_of(tpus, "READY"))
     shown = end_of(desk, job)
     assert (shown["state"], shown["preemptions"]) == ("succeeded", 1), shown
-    assert len((desk.home.path / ".ssh/known_hosts").read_text().splitlines()) == 2  # by the ids of their TPUs
+    assert len(keys.read_text().splitlines()) == known + 2  # by the ids of their TPUs
 
 
 def test_nodes_whose_request_has_vanished_are_deleted(desk: Desk, tpus: Emulator) -> None:
-    job = desk.submit(job_file("sleep 300", slices=2))
+    job = desk.submit(job_file(NAP, slices=2))
     desk.until(job, "running", within=WITHIN_S)
     zone, _, name = name_of(tpus).partition("/")
     tpus.control("lose_request", zone=zone, name=name)
@@ -338,13 +286,12 @@ def test_a_job_that_is_stopped_while_machines_are_made(desk: Desk, tpus: Emulato
     assert not tpus.requests
 
 
-def test_the_usual_steward_waits_for_machines_that_boot_slowly(user: Home, tpus: Emulator) -> None:
+def test_machines_that_boot_slowly_are_waited_for(desk: Desk, tpus: Emulator) -> None:
     tpus.set(times={"boot": 5.0})
-    with desk_of(user) as desk:
-        job = desk.submit(job_file("echo $MESH_ATTEMPT"))
-        shown = end_of(desk, job)
-        assert (shown["state"], shown["attempt"], shown["failures"]) == ("succeeded", 1, 0), shown
-        assert not tpus.nodes
+    job = desk.submit(job_file("echo $MESH_ATTEMPT"))
+    shown = end_of(desk, job)
+    assert (shown["state"], shown["attempt"], shown["failures"]) == ("succeeded", 1, 0), shown
+    assert not tpus.nodes
 
 
 def test_an_attempt_that_fails_is_followed_by_another_one_on_the_same_machines(desk: Desk, tpus: Emulator) -> None:
@@ -357,68 +304,68 @@ def test_an_attempt_that_fails_is_followed_by_another_one_on_the_same_machines(d
     assert newest.endswith("-g1")
 
 
+class Greeting(socketserver.BaseRequestHandler):
+    """A greeting as an SSH server has it."""
+
+    def handle(self) -> None:
+        self.request.sendall(b"SSH-2.0-probe\r\n")
+
+
 @contextlib.contextmanager
-def ssh_greeting(port: int) -> Iterator[None]:
-    """Have something greet as an SSH server at a port of this machine."""
-
-    class Handler(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            self.request.sendall(b"SSH-2.0-probe\r\n")
-
-    class Server(socketserver.ThreadingTCPServer):
-        allow_reuse_address = True
-
-    with Server(("127.0.0.1", port), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield
-        finally:
-            server.shutdown()
-            thread.join()
+def answers(server: socketserver.ThreadingTCPServer) -> Iterator[None]:
+    """Have a server answer."""
+    server.server_activate()
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
 
 
 def test_silent_hosts_that_are_ready_are_lost_only_while_a_server_elsewhere_answers(desk: Desk, tpus: Emulator) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    job = desk.submit(job_file(FIRST_SLEEPS, unreachable_for="1s", probe=f"'127.0.0.1:{port}'"))
-    desk.until(job, "running", within=WITHIN_S)
-    node = place_of(tpus, "READY")
-    tpus.control("preempt", **node, how="dead")
-    desk.until_row(job, lambda row: row["silent_since"], WITHIN_S)
-    tpus.faults()
-    assert eventually(lambda: tpus.state["counts"].get("ListNodes", 0) >= 4, WITHIN_S)  # each tries the silent hosts
-    assert desk.show(job)["state"] == "running"
-    assert not {verb for verb in tpus.state["counts"] if verb.startswith(("Create", "Delete"))}
-    with ssh_greeting(port):
-        shown = end_of(desk, job)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Greeting, bind_and_activate=False) as server:
+        server.server_bind()  # the port is ours, and refuses connections
+        probe = f"'127.0.0.1:{server.server_address[1]}'"
+        job = desk.submit(job_file(FIRST_SLEEPS, unreachable_for="1s", probe=probe))
+        desk.until(job, "running", within=WITHIN_S)
+        tpus.control("preempt", **place_of(tpus, "READY"), how="dead")
+        desk.until_row(job, lambda row: row["silent_since"], WITHIN_S)
+        tpus.faults()
+        assert eventually(lambda: tpus.state["counts"].get("ListNodes", 0) >= 4, WITHIN_S)  # each tries the hosts
+        assert [row["state"] for row in desk.rows(job)] == ["running"]
+        assert not {verb for verb in tpus.state["counts"] if verb.startswith(("Create", "Delete"))}
+        with answers(server):
+            shown = end_of(desk, job)
     assert (shown["state"], shown["attempt"], shown["preemptions"], shown["failures"]) == ("succeeded", 2, 1, 0), shown
     assert "silent for" in desk.mesh("job", "show", str(job), "--events").out.decode()
     assert is_replaced_after(tpus)
 
 
-def test_a_cost_limit_outlives_the_steward_and_gives_the_machines_back(user: Home, tpus: Emulator) -> None:
+def test_a_cost_limit_outlives_the_steward_and_gives_the_machines_back(tpu_user: Home, tpus: Emulator) -> None:
     """A price of 3600 for the hour of a chip is one a second: 4 chips spend the limit in some 4 seconds."""
-    prices = user.path / ".config/mesh/prices.yaml"
+    prices = tpu_user.path / ".config/mesh/prices.yaml"
     prices.parent.mkdir(parents=True, exist_ok=True)
-    user.environ["MESH_SERVE"] = "0"
-    text = job_file("echo kept >out; sleep 300", "results: [out]", "cost: {limit: 16}", pricing="spot")
-    with desk_of(user) as desk:
+    tpu_user.environ["MESH_SERVE"] = "0"
+    text = job_file(f"echo kept >out; {NAP}", "results: [out]", "cost: {limit: 16}", pricing="spot")
+    with desk_of(tpu_user) as desk:
         with steward(desk) as process:
-            (user.project / "train.yaml").write_text(text)
+            (tpu_user.project / "train.yaml").write_text(text)
             planned = desk.mesh("job", "submit", "train.yaml", "--dry-run").out.decode()
             assert "price      unknown for v4/us-central2/spot, v4/us-east1/spot" in planned
             assert "machines of v4/us-central2/spot, v4/us-east1/spot are not counted" in planned
             job = desk.submit(text)
             desk.until(job, "running", within=WITHIN_S)
+            wait_for_naps()
             process.kill()
         prices.write_text("currency: USD\nchip_hour: {v4/us-central2/spot: 3600}\n")
         with steward(desk):
             shown = desk.until(job, "held", within=WITHIN_S)
             assert "cost limit reached" in str(shown["reason"]), shown
             assert eventually(lambda: not tpus.nodes and not tpus.requests, WITHIN_S)
-            assert eventually(lambda: not desk.show(job)["machines"], WITHIN_S), desk.show(job)
-            assert (user.path / f".local/state/mesh/jobs/{job}/results/rank-0000/out").read_text() == "kept\n"
+            desk.until_row(job, lambda row: not row["machines"], WITHIN_S)
+            assert (tpu_user.path / f".local/state/mesh/jobs/{job}/results/rank-0000/out").read_text() == "kept\n"
             assert desk.mesh("job", "wait", str(job)).status == 75
             listed = desk.mesh("job", "list", "--columns", "id,cost").out.decode().splitlines()
             assert listed[1].endswith(" of 16"), listed

@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.error import HTTPError
 
@@ -19,7 +20,7 @@ import pytest
 from mesh.core.tpu import Provision, Recreate
 from mesh.jobs.events import Intended
 from mesh.jobs.orders import Delete
-from mesh.jobs.values import State
+from mesh.jobs.values import Job, State
 from tests.integration.test_steward_kill import Life
 from tests.lab import eventually
 from tests.tpu_world import job_spec
@@ -41,7 +42,7 @@ NEXT = job_spec("next", ["0.2:ok"], Provision.QUEUED_RESOURCES, keep=1.0), State
 WAYS = ("PREEMPTED", "TERMINATED", "vanished", "suspended")
 PREEMPTIONS_MAX = 3  # in each life
 STRIKE_SHARE = 0.5  # of the moments at which a job begins to keep machines, or to delete them
-ORPHAN_LIMIT_S = 60.0
+ORPHAN_LIMIT_S = 120.0
 # Machines of others: of nobody, of another store, with a name as ours, and with our label for another job.
 FOREIGN = {
     "theirs": {},
@@ -78,8 +79,9 @@ class TpuLife(Life):
             self._steward(None)
 
     def happen(self) -> None:
-        self._submit_next()
-        self._strike()
+        jobs = self.store.jobs(active_only=True)
+        self._submit_next(jobs)
+        self._strike(jobs)
         if self.preemptions >= PREEMPTIONS_MAX or self.random.random() > 0.02:
             return
         ready = [name for name, one in self.tpus.nodes.items() if one["state"] == "READY"]
@@ -93,15 +95,15 @@ class TpuLife(Life):
         except HTTPError:  # it has no queued resource, or is gone
             pass
 
-    def _submit_next(self) -> None:
-        keeps = any(job.kept_until and job.state is State.RUNNING for job in self.store.jobs(active_only=True))
+    def _submit_next(self, active: Sequence[Job]) -> None:
+        keeps = any(job.kept_until and job.state is State.RUNNING for job in active)
         if keeps and len(self.jobs) == len(JOBS):
             self.jobs += [job.id for job in self.store.submit([NEXT[0]], time.time())]
             self.expected.append(NEXT)
 
-    def _strike(self) -> None:
+    def _strike(self, active: Sequence[Job]) -> None:
         """Kill the steward once in a while as machines begin to be kept, or are deleted after their time."""
-        states = {(job.id, job.state) for job in self.store.jobs(active_only=True) if job.kept_until}
+        states = {(job.id, job.state) for job in active if job.kept_until}
         for moment in sorted(states - self.struck, key=str):
             self.struck.add(moment)
             if self.process is not None and self.random.random() < STRIKE_SHARE:

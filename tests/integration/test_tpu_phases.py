@@ -12,23 +12,12 @@ import pytest
 
 from tests.desk import Desk
 from tests.gcs import PROGRAM, FakeGcs, missing
-from tests.integration.test_tpu_jobs import (  # noqa: F401 - fixtures
-    WITHIN_S,
-    desk,
-    end_of,
-    is_replaced_after,
-    job_file,
-    name_of,
-    place_of,
-    tpus,
-    user,
-)
 from tests.lab import eventually
+from tests.tpu_desk import IMAGE, WITHIN_S, end_of, is_replaced_after, job_file, name_of, place_of
 from tests.tpu_steward import HELD_FETCH
-from tests.tpuemulator.client import Emulator, emulator
+from tests.tpuemulator.client import Emulator
 
 pytestmark = pytest.mark.root
-IMAGE = "image"  # a script that machines run as they boot, where a test has written one
 BUCKET, CHECKPOINT, BEGUN = "kept", "step", "begun"
 # In place of gcsfuse: it notes that it was started, and does not end.
 HANGS = """#!/bin/sh
@@ -37,46 +26,52 @@ exec sleep 600
 """
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    place = tmp_path_factory.mktemp("tpu")
-    with emulator(place, "--lab", "2", "--image", str(place / IMAGE)) as found:
-        yield found
+@pytest.fixture
+def desk(tpu_desk: Desk) -> Desk:
+    return tpu_desk
 
 
 @pytest.fixture
-def bucket(tpus: Emulator) -> Iterator[FakeGcs]:  # noqa: F811
+def bucket(tpus: Emulator) -> Iterator[FakeGcs]:
     """A bucket, which all machines reach."""
     with FakeGcs(f"{'.'.join(tpus.addresses[0].split('.')[:2])}.0.1") as server:
         server.bucket(BUCKET)
         yield server
-        (tpus.directory / IMAGE).unlink(missing_ok=True)
 
 
-def install(tpus: Emulator, program: str) -> None:  # noqa: F811
+def write_image(tpus: Emulator, text: str) -> None:
+    """Have machines that boot from now on run a script before anybody can log in."""
+    beside = tpus.directory / f"{IMAGE}.new"
+    beside.write_text(text)
+    beside.replace(tpus.directory / IMAGE)
+
+
+def install(tpus: Emulator, program: str) -> None:
     """Have machines that boot from now on with a program called gcsfuse."""
     text = f"cat >{PROGRAM} <<'END'\n{program}\nEND\nchmod 755 {PROGRAM}\n"
-    (tpus.directory / IMAGE).write_text(text)
+    write_image(tpus, text)
 
 
-# A machine locks the workspace of a job while it boots. It writes an object once its agent waits for the lock.
+# A machine locks the workspace of a job before it has a login. It writes an object once an agent waits for the lock.
 LOCKS = """mkdir -p /root/.mesh/workspaces
 setsid python3 - >/dev/null 2>&1 <<'END' &
 import fcntl, os, time, urllib.request as u
 mark = open("/root/.mesh/workspaces/.@workspace@.sync", "a")
 fcntl.flock(mark, fcntl.LOCK_EX)
+open("/run/is-locked", "w").close()
 inode = f":{os.fstat(mark.fileno()).st_ino} "
 while not any("->" in line and inode in line for line in open("/proc/locks")):
     time.sleep(0.1)
 u.urlopen(u.Request("@url@", b"yes"))
 time.sleep(600)
 END
+until [ -e /run/is-locked ]; do sleep 0.05; done
 """
 
 
 def test_preempted_while_files_are_sent(
-    desk: Desk,  # noqa: F811
-    tpus: Emulator,  # noqa: F811
+    desk: Desk,
+    tpus: Emulator,
     bucket: FakeGcs,
 ) -> None:
     """The sync hangs on the first machine, and no rank starts there."""
@@ -84,10 +79,10 @@ def test_preempted_while_files_are_sent(
     tpus.set(hold=["WAITING_FOR_RESOURCES"])
     job = desk.submit(job_file("echo $MESH_ATTEMPT", "workspace: snapshot"))
     *_, store, number, _ = name_of(tpus).split("-")
-    (tpus.directory / IMAGE).write_text(LOCKS.replace("@url@", url).replace("@workspace@", f"job-{store}-{number}"))
+    write_image(tpus, LOCKS.replace("@url@", url).replace("@workspace@", f"job-{store}-{number}"))
     tpus.set(hold=[])
     assert eventually(lambda: saved(bucket, BEGUN), WITHIN_S), desk.show(job)
-    assert desk.show(job)["state"] == "preparing"
+    assert [row["state"] for row in desk.rows(job)] == ["preparing"]
     (tpus.directory / IMAGE).unlink()
     tpus.control("preempt", **place_of(tpus, "READY"), how="PREEMPTED")
     shown = end_of(desk, job)
@@ -107,8 +102,8 @@ sleep 300
 
 @pytest.mark.skipif(bool(missing()), reason=missing() or "nothing")
 def test_preempted_while_a_bucket_is_mounted_and_once_it_has_a_checkpoint(
-    desk: Desk,  # noqa: F811
-    tpus: Emulator,  # noqa: F811
+    desk: Desk,
+    tpus: Emulator,
     bucket: FakeGcs,
 ) -> None:
     """The mount hangs on the first machines. The second ones are gone with all that they had but the bucket."""
@@ -118,7 +113,7 @@ def test_preempted_while_a_bucket_is_mounted_and_once_it_has_a_checkpoint(
     desk.home.files(save__sh=SAVES)
     job = desk.submit(job_file("sh save.sh", mounted, "setup: {modules: [gcsfuse]}", "workspace: snapshot"))
     assert eventually(lambda: saved(bucket, BEGUN), WITHIN_S), desk.show(job)
-    assert desk.show(job)["state"] == "preparing"
+    assert [row["state"] for row in desk.rows(job)] == ["preparing"]
     install(tpus, bucket.program())
     tpus.control("preempt", **place_of(tpus, "READY"), how="PREEMPTED")
     assert eventually(lambda: saved(bucket) == "7\n", WITHIN_S), desk.show(job)
@@ -140,7 +135,7 @@ def saved(bucket: FakeGcs, name: str = CHECKPOINT) -> str:
 ENDLESS = "[ $MESH_ATTEMPT != 1 ] || exit 3; trap : TERM; while :; do sleep 0.2; done"
 
 
-def test_preempted_while_logs_are_fetched_and_while_it_ends(desk: Desk, tpus: Emulator) -> None:  # noqa: F811
+def test_preempted_while_logs_are_fetched_and_while_it_ends(desk: Desk, tpus: Emulator) -> None:
     """The first attempt fails, and its output is not fetched in time. The second one ignores SIGTERM."""
     held = desk.home.path / HELD_FETCH
     held.touch()
@@ -150,8 +145,7 @@ def test_preempted_while_logs_are_fetched_and_while_it_ends(desk: Desk, tpus: Em
     tpus.control("preempt", **place_of(tpus, "READY"), how="PREEMPTED")
     name_of(tpus, 2)
     held.unlink()
-    desk.until_row(job, lambda row: (row["state"], row["attempt"]) == ("running", 2), WITHIN_S)
-    shown = desk.show(job)
+    shown = desk.until_row(job, lambda row: (row["state"], row["attempt"]) == ("running", 2), WITHIN_S)
     assert (shown["failures"], shown["preemptions"]) == (1, 0), shown
     assert desk.mesh("job", "stop", str(job)).status == 0
     desk.until(job, "ending", within=WITHIN_S)

@@ -70,7 +70,7 @@ def start(home: Home) -> subprocess.Popen[bytes]:
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
 
 
 def run_of(home: Home) -> str:
@@ -98,11 +98,11 @@ def test_exclusive_refuses_hosts_with_a_run_of_another_user(ana: Home, ben: Home
     assert re.search(rf"busy with ana since \d\d:\d\d \(run {run_of(ana)}\)", done.err)
     assert "--exclusive" in done.err
     assert not list(machine.hosts[0].path("/home/ben").glob(".mesh/workspaces/*/started"))
-    waiting = ben.popen("run", "--exclusive", "--wait", "60", "pod", "touch", "started")
+    waiting = ben.popen("run", "--exclusive", "--wait", "240", "pod", "touch", "started")
     assert waiting.stderr is not None
     assert any(b"busy with ana" in line for line in waiting.stderr)
     stop(first)
-    waiting.communicate(timeout=60)
+    waiting.communicate(timeout=240)
     assert waiting.returncode == 0
     assert list(machine.hosts[0].path("/home/ben").glob(".mesh/workspaces/*/started"))
 

@@ -17,7 +17,7 @@ from mesh.core.typed import PLACEHOLDER
 from tests.conftest import Done, Home
 from tests.lab import Lab
 
-GUILTY = 2  # of four ranks; the others sleep
+GUILTY = 1  # of two ranks; the other one sleeps
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ PLANTS = {
         ":1 in <module>",
     ),
     "exception as torch prefixes it": Plant(
-        'import sys; print(\'[rank2]: Traceback (most recent call last):\\n[rank2]:   File "/a/t.py", line 9, in f\\n'
-        "[rank2]:     f()\\n[rank2]: KeyError: 3', file=sys.stderr); sys.exit(1)",
+        'import sys; print(\'[rank1]: Traceback (most recent call last):\\n[rank1]:   File "/a/t.py", line 9, in f\\n'
+        "[rank1]:     f()\\n[rank1]: KeyError: 3', file=sys.stderr); sys.exit(1)",
         1,
         0,
         "KeyError: 3",
@@ -186,7 +186,7 @@ def guilty(program: str) -> list[str]:
 
 def test_the_verdict_names_rank_and_cause(home: Home) -> None:
     with ThreadPoolExecutor(4) as pool:
-        dones = list(pool.map(lambda plant: home.mesh("exec", "local:4", *guilty(plant.program)), PLANTS.values()))
+        dones = list(pool.map(lambda plant: home.mesh("exec", "local:2", *guilty(plant.program)), PLANTS.values()))
     wrong = {name: done.err for (name, plant), done in zip(PLANTS.items(), dones, strict=True) if not fits(plant, done)}
     assert wrong == {}
 
@@ -203,10 +203,10 @@ def fits(plant: Plant, done: Done) -> bool:
         and first["exception"].startswith(plant.error)
         and first["where"].endswith(plant.where)
         and first["fact"] == plant.fact
-        and verdict["stopped"] == [0, 1, 3]
+        and verdict["stopped"] == [0]
         and f"rank {GUILTY} on local-{GUILTY} failed first: " in done.err
         and plant.fact in done.err
-        and (f"try: {first['advice'].replace(PLACEHOLDER, 'local:4')}\n" in done.err)
+        and (f"try: {first['advice'].replace(PLACEHOLDER, 'local:2')}\n" in done.err)
         == (plant.fact not in ("", "a file is missing"))  # mesh sends no /no/such/file
     )
 
@@ -220,7 +220,7 @@ def test_the_live_line_and_the_verdict_name_the_same_ranks(home: Home) -> None:
 
 
 def test_a_lost_host(home: Home) -> None:
-    done = home.mesh("exec", "local:4", *guilty("sh: kill -9 $PPID; exec sleep 100"))
+    done = home.mesh("exec", "local:2", *guilty("sh: kill -9 $PPID; exec sleep 100"))
     assert done.status == 76
     verdict = verdict_of(done)
     assert verdict["first"]["host"] == f"local-{GUILTY}"
@@ -251,7 +251,8 @@ link.recv(1)
 def test_words_that_point_at_another_rank(home: Home) -> None:
     """Whoever has failed takes its time to end; those that miss it are faster."""
     program = PAIR.format(
-        first="link.close(); atexit.register(time.sleep, 3); raise ValueError('bad shape')",
+        # It has printed why before the other rank sees the end of their connection.
+        first="atexit.register(lambda: (link.close(), time.sleep(3))); raise ValueError('bad shape')",
         second="sys.exit('RuntimeError: [gloo/pair.cc:534] Connection closed by peer [127.0.0.1]:4711')",
     )
     done = home.mesh("run", "--drain", "10", "local", sys.executable, "-c", program)
@@ -270,11 +271,13 @@ def test_a_crash_that_follows_on_a_host_with_another_clock(pod: Home, lab: Lab, 
     for host, lines in zip(lab.hosts, (skewed, "import sys; exec(sys.argv[4])"), strict=False):
         host.script(f"printf '#!/usr/bin/python3 -IS\\n%s\\n' '{lines}' > /root/python; chmod +x /root/python")
     pod.clusters(lab.cluster_yaml() + "  python: /root/python\n")
-    program = PAIR.format(first="os._exit(5)", second="time.sleep(0.05); os._exit(6)")
-    done = pod.mesh("run", "--ranks", "0-1", "pod", "/usr/bin/python3", "-c", program)
+    # Far later than clocks can be compared on a busy machine, and it goes on to print meanwhile.
+    later = "for _ in range(15): print('on', flush=True); time.sleep(0.1)\nos._exit(6)"
+    program = PAIR.format(first="os._exit(5)", second=later)
+    done = pod.mesh("run", "--drain", "30", "--ranks", "0-1", "pod", "/usr/bin/python3", "-c", program)
     assert done.status == 5, done.err
     verdict = verdict_of(done)
     assert verdict["first"]["rank"] == 0
     assert verdict["others"] == [1]
-    assert 0.0 < verdict["span"] < 5.0
+    assert 0.0 < verdict["span"] < 15.0  # and not 30 s
     assert "after it: rank 1 failed within " in done.err

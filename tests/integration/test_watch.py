@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,9 +45,14 @@ class Watcher:
             pass
         return line
 
+    def until_so(self, holds: Callable[[str], object]) -> None:
+        """Read lines about a sync until this holds with one of them: a change may be seen in parts, or twice."""
+        while not holds(self.until("synced")):
+            pass
+
     def interrupt(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=PATIENCE)
         return self.process.returncode
 
 
@@ -87,10 +92,7 @@ def test_the_hosts_follow(home: Home) -> None:
         assert len(there) == 2
 
         def follows(files: int) -> None:
-            line = watcher.until("synced")
-            while not same(project, there):  # the change was seen in two parts
-                line = watcher.until("synced")
-            assert line.startswith(f"==> synced {files} files to 2 hosts: "), line
+            watcher.until_so(lambda line: f"==> synced {files} files to 2 hosts: " in line and same(project, there))
 
         (project / "a").write_text("two")
         follows(2)
@@ -118,7 +120,7 @@ def test_the_hosts_follow(home: Home) -> None:
         (project / "mesh.yaml").unlink()
         follows(3)
         (project / ".gitignore").unlink()
-        watcher.until("synced 3 files")
+        watcher.until_so(lambda line: "synced 3 files" in line and all((copy / "a.log").exists() for copy in there))
         assert all((copy / "a.log").read_text() == "ignored" for copy in there)
     assert not (home.path / ".local/state/mesh/runs").exists()
 
@@ -152,12 +154,11 @@ def test_files_that_git_begins_to_track_follow(home: Home) -> None:
         git("add", "-f", "build/deep/kept")
         watcher.until("synced 3 files")
         (home.project / "build/deep/kept").write_text("2")
-        watcher.until("synced 3 files")
-        assert [(copy / "build/deep/kept").read_text() for copy in there] == ["2", "2"]
+        copied = [copy / "build/deep/kept" for copy in there]
+        watcher.until_so(lambda line: "synced 3 files" in line and all(path.read_text() == "2" for path in copied))
         assert [[path.name for path in (copy / "build/deep").iterdir()] for copy in there] == [["kept"]] * 2
         git("rm", "-qf", "--cached", "build/deep/kept")
-        watcher.until("synced 2 files")
-        assert not any((copy / "build").exists() for copy in there)
+        watcher.until_so(lambda line: "synced 2 files" in line and not any((copy / "build").exists() for copy in there))
 
 
 def test_changes_during_a_sync_start_another_one(home: Home) -> None:
@@ -209,14 +210,14 @@ def test_it_waits_while_a_run_is_on(pod: Home, lab: Lab) -> None:
             (pod.project / "a").write_text("three")
         finally:
             run.send_signal(signal.SIGINT)
-            run.communicate(timeout=30)
+            run.communicate(timeout=PATIENCE)
         assert "synced 1 file to 4 hosts" in watcher.line()  # told once
 
         def arrived() -> bool:
             found = [path for host in lab.hosts for path in host.path("/root/.mesh/workspaces").glob("[!.]*/a")]
             return [path.read_text() for path in found] == ["three"] * 4
 
-        assert eventually(arrived, 20.0)
+        assert eventually(arrived, PATIENCE)
 
 
 @pytest.mark.root
@@ -245,4 +246,4 @@ def test_ctrl_c_while_it_waits(pod: Home, lab: Lab) -> None:
         assert watcher.interrupt() == 130
     finally:
         run.send_signal(signal.SIGINT)
-        run.communicate(timeout=30)
+        run.communicate(timeout=PATIENCE)

@@ -186,7 +186,7 @@ class Cluster:
         file.write_text(json.dumps(self._kubeconfig(user, str(self._certificate))))
 
     def allow(self, user: str, rules: Sequence[Object]) -> None:
-        """Grant a user a Role of these rules, in place of the one before."""
+        """Grant a user a Role of these rules, in place of the one before, and wait until the server goes by them."""
         group = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
         meta = {"name": f"test-{user}"}
         role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": meta, "rules": list(rules)}
@@ -203,6 +203,23 @@ class Cluster:
             with contextlib.suppress(Refused):
                 self.ask("DELETE", f"{group}/{kind}/{meta['name']}")
             self.ask("POST", f"{group}/{kind}", thing)
+        wanted = [
+            {"group": api, "resource": resource, "verb": verb}
+            for rule in rules
+            for api in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+            if "resourceNames" not in rule
+        ]
+        assert eventually(lambda: all(self._may(user, one) for one in wanted), START_S), wanted
+
+    def _may(self, user: str, wanted: Mapping[str, str]) -> bool:
+        """Return True if a user may do something in the tests' namespace. wanted: group, resource and verb"""
+        resource, _, part = wanted["resource"].partition("/")
+        asked = {**wanted, "namespace": NAMESPACE, "resource": resource, "subresource": part}
+        body = {"spec": {"resourceAttributes": asked}}
+        answer = self.ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body, user)
+        return bool(answer["status"]["allowed"])
 
     # ---- what runs
 

@@ -149,7 +149,9 @@ class StandIn:
                 self._signal_first(name)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(grace)
-            self._clear(host)
+            with self.changed:
+                if self.hosts.get(name) is host:  # else it was cleared, and may have another pod now
+                    self._clear(host)
             process.wait()
         with self.changed:
             if self.objects[kind].pop(name, None) is not None:
@@ -233,6 +235,7 @@ class StandIn:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # more than come at once
     cluster: StandIn
 
     def handle_error(self, request: Any, client_address: Any) -> None:

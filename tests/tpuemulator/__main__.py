@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import signal
-import threading
 from pathlib import Path
 
 from tests.tpuemulator.hosts import NO_HOSTS, DirectoryHosts, Hosts, LabHosts
@@ -20,9 +19,9 @@ def main() -> None:
     parser.add_argument("--image", type=Path, help="a script for each of them to run before sshd starts")
     parser.add_argument("--hosts", type=Path, help="the root of a scripted world")
     given = parser.parse_args()
-    ends = threading.Event()
+    signals: list[int] = []  # an Event has a lock, which the main thread may hold when its handler runs
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ends.set())
+        signal.signal(number, lambda number, _: signals.append(number))
     hosts: Hosts = NO_HOSTS
     about: dict[str, object] = {}
     if given.lab:
@@ -41,7 +40,7 @@ def main() -> None:
     beside = given.directory / "ready.json.new"
     beside.write_text(json.dumps({"url": f"http://127.0.0.1:{port}/", **about}))
     beside.replace(given.directory / "ready.json")
-    cloud.run(ends)
+    cloud.run(lambda: bool(signals))
     end()
 
 

@@ -18,6 +18,8 @@ PROJECT = "lab"
 ZONES = ("us-central2-b", "us-east1-d")
 REPOSITORY = Path(__file__).parents[2]
 START_S = 240.0  # a busy machine takes long to import the libraries of Google
+CONTROL_LIMIT_S = 120.0
+END_S = 60.0
 
 
 class Emulator:
@@ -40,7 +42,7 @@ class Emulator:
     def control(self, action: str, **words: object) -> Any:
         """Have the emulator do something; see service.Api.control."""
         request = urllib.request.Request(self.url + action, json.dumps(words).encode(), method="POST")
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=CONTROL_LIMIT_S) as answer:
             return json.loads(answer.read())
 
     def set(self, **settings: object) -> None:
@@ -77,7 +79,8 @@ class Emulator:
     def journal(self) -> list[dict[str, Any]]:
         """Return the effects in their order."""
         path = self.directory / "journal.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines()[: text.count("\n")]]  # the last may be half written
 
     def effects(self, *kinds: str) -> list[str]:
         """Return the names in the journal of some kinds of effects, as "create-node"."""
@@ -101,7 +104,7 @@ def emulator(directory: Path, *words: str) -> Iterator[Emulator]:
     finally:
         process.terminate()
         try:
-            process.wait(30)
+            process.wait(END_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

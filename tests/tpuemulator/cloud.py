@@ -17,6 +17,7 @@ CORES = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2}  # that a chip has, where the numb
 CHIPS_PER_HOST = 4
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 TICK_S = 0.03
+TAKE_AWAY_LIMIT_S = 60.0  # for the machines of a preempted node to be killed
 # Seconds in each state; a state in `hold` is never left.
 TIMES = {
     "ACCEPTED": 0.05,
@@ -228,9 +229,10 @@ class Cloud:
 
     # ---- time
 
-    def run(self, ends: threading.Event) -> None:
-        """Let time pass until an event is set. It starts and kills hosts, which belong to this thread."""
-        while not ends.wait(TICK_S):
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Let time pass until it is over. It starts and kills hosts, which belong to this thread."""
+        while not is_over():
+            time.sleep(TICK_S)
             with self.lock:
                 chores, self._chores = self._chores, []
             for chore in chores:
@@ -310,29 +312,42 @@ class Cloud:
     # ---- what the world does to machines
 
     def preempt(self, zone: str, name: str, how: str) -> None:
-        """Take a node away: PREEMPTED, TERMINATED, vanished, suspended, dead (READY all the same), or worker."""
+        """Take a node away: PREEMPTED, TERMINATED, vanished, suspended, dead (READY all the same), or worker.
+
+        The API shows it once no process runs there any more, and this returns then.
+        """
+        is_done = threading.Event()
         with self.lock:
             node = self.nodes[zone, name]
+            request = self.requests[zone, node.request] if how == "suspended" else None
             self._note(f"preempt-{how}", zone, name, id=node.id)
-            match how:
-                case "PREEMPTED" | "TERMINATED":
-                    self._move(node, how)
-                    self._down(node)
-                case "vanished":
-                    self._down(node)
-                    del self.nodes[zone, name]
-                    self._note("gone-node", zone, name, id=node.id)
-                case "suspended":
-                    request = self.requests[zone, node.request]
-                    self._move(request, "SUSPENDING")
-                    for one in self._nodes_of(request):
-                        self._move(one, "DELETING")
-                        self._down(one)
-                case "dead":
-                    self._down(node)
-                case "worker":
-                    number = node.hosts[-1]
-                    self._chores.append(lambda: self._hosts.down(number, node.name))
+            self._chores.append(lambda: self._take_away(node, how, request, is_done))
+        is_done.wait(TAKE_AWAY_LIMIT_S)
+
+    def _take_away(self, node: Node, how: str, request: Queued | None, is_done: threading.Event) -> None:
+        """Kill the machines of a node that is preempted, then have the API show it. The main thread does it."""
+        with self.lock:
+            nodes = self._nodes_of(request) if request is not None else [node]
+            if how == "worker":
+                machines = [(node.name, number) for number in node.hosts[-1:]]
+            else:
+                machines = [(one.name, number) for one in nodes for number in one.hosts]
+                for one in nodes:
+                    one.hosts = []
+        for name, number in machines:
+            self._hosts.down(number, name)
+        with self.lock:
+            is_there = self.nodes.get((node.zone, node.name)) is node and node.state != "DELETING"
+            if is_there and how in ("PREEMPTED", "TERMINATED"):
+                self._move(node, how)
+            elif is_there and how == "vanished":
+                del self.nodes[node.zone, node.name]
+                self._note("gone-node", node.zone, node.name, id=node.id)
+            elif is_there and request is not None:
+                self._move(request, "SUSPENDING")
+                for one in nodes:
+                    self._move(one, "DELETING")
+        is_done.set()
 
     def lose_request(self, zone: str, name: str) -> None:
         """Have a queued resource vanish while its nodes stay."""

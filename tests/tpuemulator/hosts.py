@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -70,17 +71,20 @@ class DirectoryHosts(NoHosts):
         for path in [path for node in self._dead for path in (self._root / "hosts").glob(f"{node}-w*")]:
             notes = path / "ranks"
             alive: dict[int, dict[str, object]] = {}
-            for line in notes.read_text().splitlines() if notes.exists() else []:
+            text = notes.read_text() if notes.exists() else ""
+            for line in text.splitlines()[: text.count("\n")]:  # the last one may be half written
                 note = json.loads(line)
                 if note["what"] == "begin":
                     alive[note["pid"]] = note
                 else:
                     alive.pop(note["pid"], None)
             for pid, note in alive.items():
+                moment = time.monotonic()
                 if _is_rank(pid, self._root):
-                    os.kill(pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                        os.kill(pid, signal.SIGKILL)
                     with open(notes, "a") as file:
-                        file.write(json.dumps({**note, "what": "end", "time": time.monotonic()}) + "\n")
+                        file.write(json.dumps({**note, "what": "end", "time": moment}) + "\n")
 
 
 def _is_rank(pid: int, root: Path) -> bool:
@@ -129,8 +133,11 @@ class LabHosts:
         for name in ("host_key", "host_key.pub"):
             (host.directory / name).unlink(missing_ok=True)
         make_key(host.directory / "host_key", host.name)
-        if self._image is not None and self._image.exists():
-            shutil.copy(self._image, host.directory / "boot")
+        boot = host.directory / "boot"
+        boot.unlink(missing_ok=True)  # of the machine that was here before
+        if self._image is not None:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copy(self._image, boot)
         self.lab.boot(host)
         self._is_up.add(number)
 

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.agent.run.decide import HANDLERS, STUCK_LIMIT_S, Decisions
@@ -628,7 +628,6 @@ ABOUT_PROCESSES = (SendSignal, KillBy, BeginEnd)
 
 
 @given(TURNS)
-@settings(max_examples=100, deadline=None)
 def test_the_agent_leaves_exactly_once_after_an_end_that_was_asked_for(turns: list[Turn]) -> None:
     decisions = decisions_of()
     found = replay(turns, decisions)
@@ -642,7 +641,6 @@ def test_the_agent_leaves_exactly_once_after_an_end_that_was_asked_for(turns: li
 
 
 @given(TURNS)
-@settings(max_examples=100, deadline=None)
 def test_no_process_is_signalled_after_the_agent_has_left(turns: list[Turn]) -> None:
     found = [type(order) for order in replay(turns, decisions_of())]
     after = found[found.index(Leave) + 1 :] if Leave in found else []
@@ -650,7 +648,6 @@ def test_no_process_is_signalled_after_the_agent_has_left(turns: list[Turn]) -> 
 
 
 @given(TURNS)
-@settings(max_examples=100, deadline=None)
 def test_the_end_begins_and_a_failure_is_reported_at_most_once(turns: list[Turn]) -> None:
     found = [type(order) for order in replay(turns, decisions_of())]
     assert found.count(BeginEnd) <= 1
@@ -659,7 +656,6 @@ def test_the_end_begins_and_a_failure_is_reported_at_most_once(turns: list[Turn]
 
 
 @given(TURNS)
-@settings(max_examples=100, deadline=None)
 def test_nothing_is_cleaned_up_before_all_is_gone(turns: list[Turn]) -> None:
     decisions = decisions_of()
     seen = False
@@ -676,7 +672,6 @@ CLIENT_TURNS = st.lists(st.tuples(SECONDS, OF_CLIENT), max_size=12).map(lambda t
 
 
 @given(CLIENT_TURNS)
-@settings(max_examples=100, deadline=None)
 def test_a_detached_run_never_ends_because_of_its_client(turns: list[Turn]) -> None:
     decisions = decisions_of(timeout=0.0)
     found = replay(
@@ -686,7 +681,6 @@ def test_a_detached_run_never_ends_because_of_its_client(turns: list[Turn]) -> N
 
 
 @given(st.lists(st.integers(1, 59), max_size=8), st.integers(16, 59))
-@settings(max_examples=100, deadline=None)
 def test_the_lease_of_a_silent_client_counts_from_its_last_beat(pauses: list[int], lost_after: int) -> None:
     decisions = decisions_of()
     beats = list(accumulate(pauses))
@@ -698,7 +692,6 @@ def test_the_lease_of_a_silent_client_counts_from_its_last_beat(pauses: list[int
 
 
 @given(TURNS, SECONDS)
-@settings(max_examples=100, deadline=None)
 def test_nothing_is_decided_between_a_turn_and_the_time_that_is_due(turns: list[Turn], share: float) -> None:
     decisions = decisions_of()
     replay(turns, decisions)

@@ -48,7 +48,7 @@ from mesh.protocol.first import Begin
 from mesh.protocol.frames import Decoder, FrameError
 from mesh.protocol.messages import Message
 from mesh.protocol.tables import REQUESTS
-from tests.conftest import open_descriptors
+from tests.conftest import PATIENCE, open_descriptors
 
 Answer = dict[str, object]
 RUN = f"parts-{os.getpid()}"
@@ -150,7 +150,7 @@ class Lab:
         loop.after_turn = [self.sources.settle, self.ranks.report_ends]
 
     def until(self, done: Callable[[], object]) -> None:
-        limit = time.monotonic() + 20.0
+        limit = time.monotonic() + PATIENCE
         self.loop.at("limit", limit, lambda: None)
         self.loop.run_until(lambda: bool(done()) or time.monotonic() > limit)
         assert done()
@@ -433,9 +433,9 @@ def ask(lab: Lab, request: dict[str, object], descriptors: Sequence[int] = ()) -
     visitor = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     visitor.connect(sockets.socket_path(RUN, 0))
     socket.send_fds(visitor, [json.dumps(request).encode()], list(descriptors))
-    lab.loop.at("limit", time.monotonic() + 20.0, lambda: None)
+    lab.loop.at("limit", time.monotonic() + PATIENCE, lambda: None)
     lab.loop.turn()
-    visitor.settimeout(10.0)
+    visitor.settimeout(PATIENCE)
     return visitor
 
 
@@ -479,7 +479,7 @@ def test_a_restart_that_comes_through_two_hosts_happens_once_and_is_answered_whe
             visitor.setblocking(False)
             with pytest.raises(BlockingIOError):
                 visitor.recv(999)
-            visitor.settimeout(10.0)
+            visitor.settimeout(PATIENCE)
         control.restarts.note(3, 77, "")
         answer = {"ranks": [{"rank": 3, "pid": 77}, {"rank": 9, "why": "it has ended"}], "agents": 1}
         assert [json.loads(visitor.recv(999)) for visitor in (first, second)] == [answer, answer]

@@ -103,6 +103,7 @@ def test_all_runs_are_searched(searched: Home) -> None:
         (["--all", "--rank", "7"], "--rank: no rank 7"),
         (["--all", "-C", "2"], "--context: there is no --grep"),
         (["-A", "x", "--grep", "a"], "--after-context: expected a"),
+        (["-F"], "mesh logs -F --grep TEXT"),
     ],
 )
 def test_bad_input(searched: Home, words: list[str], message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -26,7 +27,7 @@ from mesh.config.settings import Client, Options, patient, run_spec
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
 from mesh.core.run import command_words
-from tests.conftest import REPOSITORY, Home
+from tests.conftest import PATIENCE, REPOSITORY, Home
 
 
 def parse(*words: str) -> Given:
@@ -66,6 +67,13 @@ def test_every_option_of_a_command_is_written_once() -> None:
 def test_the_reference_page_is_made_from_the_table() -> None:
     found = (REPOSITORY / "docs/reference.md").read_text()
     assert found == page(), "python -m mesh.cli.reference > docs/reference.md"
+
+
+def test_the_order_of_commands_does_not_depend_on_that_of_imports() -> None:
+    modules = sorted({one.body.__module__ for one in COMMANDS.values()}, reverse=True)
+    program = f"import {', '.join(modules)}\nfrom mesh.cli.program import COMMANDS\nprint(*COMMANDS, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == list(COMMANDS)
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
@@ -331,7 +339,7 @@ def test_an_interrupt_at_any_moment_has_no_traceback(home: Home) -> None:
         process = home.popen("setup", "local")
         time.sleep(pause)  # the moment is the test
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=PATIENCE)
         # Before main() is called Python has its own handler, and only these two files of ours have been begun.
         ours = set(re.findall(rb'File "[^"]*/mesh/([^"]*)", line \d+, in (\S+)', err))
         assert ours <= {(b"__main__.py", b"<module>"), (b"__init__.py", b"<module>")}, err
@@ -382,8 +390,9 @@ def test_version_and_help(home: Home) -> None:
     for words in ([], ["--help"], ["help"]):
         assert b"run         Run a command on every rank" in home.mesh(*words).out
     for words in (["run", "--help"], ["run", "--json", "-h"], ["help", "run"], ["run", "pod", "--help"]):
-        assert home.mesh(*words).out.startswith(b"usage: mesh run [options] CLUSTER COMMAND [ARG ...]\n")
-        assert (b"--grace" in home.mesh(*words).out) == ("-h" not in words)
+        shown = home.mesh(*words).out
+        assert shown.startswith(b"usage: mesh run [options] CLUSTER COMMAND [ARG ...]\n")
+        assert (b"--grace" in shown) == ("-h" not in words)
     for words in (["local"], ["--cluster", "local"], ["--cluster=local"]):
         assert home.mesh("run", *words, "sh", "-c", "echo $0", "--help").lines == ["[0] --help", "[1] --help"]
     assert home.mesh("run", "local:1", "-c", "echo $0", "--help").lines == ["[0] --help"]
@@ -429,10 +438,11 @@ def test_clusters_and_init(home: Home) -> None:
     again = home.mesh("init")
     assert again.status == 2
     assert "there is a" in again.err
-    process = home.popen("clusters")
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.wait(timeout=30) == 141
+    reading, writing = os.pipe()
+    os.close(reading)  # before the program begins
+    process = home.popen("clusters", stdout=writing)
+    os.close(writing)
+    assert process.wait(timeout=PATIENCE) == 141
     assert process.stderr is not None
     assert process.stderr.read() == b""
     process.stderr.close()
@@ -580,3 +590,19 @@ def test_invoke_has_its_mocks_all_the_same(home: Home) -> None:
         "print(context.run('x').stdout, context.run.call_count, isinstance(context.run, Mock))"
     )
     assert last_line(home, show) == b"done 1 True"
+
+
+@pytest.mark.parametrize(
+    ("words", "flag", "hint"),
+    [
+        (["42", "-F"], "--fixed-strings", "mesh job logs -F --grep TEXT"),
+        (["42", "--module", "gcsfuse", "-f"], "--follow", "mesh job logs 42 --module gcsfuse"),
+        (["--module", "gcsfuse", "--since", "0s"], "--since", "mesh job logs last --module gcsfuse"),
+        (["--module", "gcsfuse", "-F"], "--fixed-strings", "mesh job logs last --module gcsfuse"),
+    ],
+)
+def test_options_of_job_logs_that_would_not_count_are_refused(words: list[str], flag: str, hint: str) -> None:
+    command = COMMANDS["job logs"]
+    with pytest.raises(UsageError, match=f"^{flag}: ") as raised:
+        command.body(parse_command(command, words))
+    assert raised.value.hint == hint

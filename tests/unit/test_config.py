@@ -24,6 +24,7 @@ from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import UsageError
 from mesh.core.prefix import filled
 from mesh.core.run import AUTO, PrerunEntry, RunSpec
+from tests.full import times
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
@@ -497,13 +498,13 @@ def load_both(tmp_path: Path, text: str) -> None:
         assert load_project(tmp_path).workspace
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(50, full=150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=VALUES)
 def test_no_value_gives_a_traceback(tmp_path: Path, value: object) -> None:
     load_both(tmp_path, yaml.safe_dump({"pod": value}) if value else yaml.safe_dump(value))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(50, full=150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(alphabet="abc:-[]{}&*!|>'\"%@`#,?\n \t0.~<", max_size=60))
 def test_no_text_gives_a_traceback(tmp_path: Path, text: str) -> None:
     load_both(tmp_path, "pod:\n  hosts:\n  " + text)

@@ -18,7 +18,7 @@ from mesh.core.events import Serving
 from mesh.core.run import RunSpec
 from mesh.engine.courier import FANOUT_BYTES, FORESEEN_BYTES, LISTING_TRIES, Courier, Luggage
 from mesh.remote.session import Session
-from tests.conftest import Home
+from tests.conftest import PATIENCE, Home
 from tests.firsts import first_request
 from tests.lab import eventually
 from tests.scripted import ScriptedChannel, silent
@@ -47,7 +47,7 @@ class Unwanted(WorkspaceLuggage):
 
     def pack(self, wants: Sequence[Mapping[str, Any]], *, compress: bool) -> int:
         self.begun.set()
-        assert self.stopped.wait(10.0)
+        assert self.stopped.wait(PATIENCE)
         try:
             return super().pack(wants, compress=compress)
         except MeshError as error:
@@ -108,7 +108,7 @@ class Road:
     def __exit__(self, *why: object) -> None:
         self.courier.stop()
         for thread in self.threads:
-            thread.join(10.0)
+            thread.join(PATIENCE)
             assert not thread.is_alive(), thread.name
 
 
@@ -131,7 +131,7 @@ def test_a_file_that_changes_each_time_is_listed_again(spec: RunSpec, files: con
     luggage = Restless(spec, files, lambda event: None)
     luggage.saves = saves
     with Road(luggage) as road:
-        assert eventually(lambda: road.session.attempt == saves and road.session.sent > 0, 10.0), road.failures
+        assert eventually(lambda: road.session.attempt == saves and road.session.sent > 0, PATIENCE), road.failures
     assert not road.failures
 
 
@@ -139,7 +139,7 @@ def test_one_that_changes_too_often_is_named(spec: RunSpec, files: contextlib.Ex
     luggage = Restless(spec, files, lambda event: None)
     luggage.saves = LISTING_TRIES + 1
     with Road(luggage) as road:
-        assert eventually(lambda: bool(road.failures), 10.0)
+        assert eventually(lambda: bool(road.failures), PATIENCE)
     assert "a: changes while it is read" in str(road.failures[0])
 
 
@@ -153,12 +153,12 @@ def test_hosts_with_nothing_are_not_asked_and_only_those_that_are_fetched_from_l
         def told(order: str) -> set[int]:
             return {node for node, host in enumerate(road.hosts) if order in host.orders}
 
-        assert eventually(lambda: len(told("pack")) == 1 and len(told("serve")) == 2, 10.0), road.failures
+        assert eventually(lambda: len(told("pack")) == 1 and len(told("serve")) == 2, PATIENCE), road.failures
         (first,), (second,) = told("pack"), told("serve") - told("pack")
         road.courier.handle(Serving(time=0.0, node=first, tree=1, port=5001))
         road.courier.handle(Serving(time=0.0, node=second, tree=1, port=5002))
         from_first, from_second = f"fetch from {first}:5001", f"fetch from {second}:5002"
-        assert eventually(lambda: len(told(from_first)) == 2 and len(told(from_second)) == 1, 10.0)
+        assert eventually(lambda: len(told(from_first)) == 2 and len(told(from_second)) == 1, PATIENCE)
     leaves = [["changes", from_first], ["changes", from_second]]
     serving = [["changes", "serve", "pack"], ["changes", "serve", from_first]]
     assert sorted(host.orders for host in road.hosts) == sorted(leaves + serving)
@@ -169,6 +169,6 @@ def test_a_pack_that_nobody_wants_any_more_is_broken_off(spec: RunSpec, files: c
     (spec.workspace / "large").write_bytes(bytes(FORESEEN_BYTES + 1))
     luggage = Unwanted(spec, files, lambda event: None)
     with Road(luggage) as road:
-        assert luggage.begun.wait(10.0)
+        assert luggage.begun.wait(PATIENCE)
     assert luggage.error == "this pack is not needed any more"
     assert not road.failures

@@ -11,7 +11,11 @@ from msgspec.structs import replace
 
 from mesh.backends.ssh.hostkeys import Checker
 from mesh.config.tpu import TpuName
+from mesh.core.cluster import Host, place_ranks
 from mesh.core.errors import HostUnreachable
+from mesh.core.events import PrepareFailed
+from mesh.core.outcome import Cause, Outcome
+from mesh.screen.summary import run_summary
 from tests.unit.test_tpus import OUTSIDE, hosts_of, node
 
 OLD, NEW = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
@@ -103,6 +107,27 @@ def test_a_changed_key_is_refused_with_both_fingerprints(known: Path) -> None:
     assert raised.value.hint.endswith(f"ssh-keygen -R 'tpu-1' -f {known}")
 
 
+@pytest.mark.parametrize("port", [22, 2222])
+def test_changed_keys_of_many_hosts_are_one_report_whose_hint_forgets_them(known: Path, port: int) -> None:
+    count = 12
+    hosts = [Host(name=f"h{number}", address=f"tpu-{number}") for number in range(count)]
+    names = [checker(known, host.address, port).name for host in hosts]
+    write(known, "".join(map(line, names)))
+    failures = []
+    for number, host in enumerate(hosts):
+        with pytest.raises(HostUnreachable) as raised:
+            checker(known, host.address, port).check(NEW)
+        error = raised.value
+        failures.append(PrepareFailed(time=1, node=number, step=error.step, message=str(error), hint=error.hint))
+    ended = Outcome(run="r", exit_code=125, cause=Cause.PREPARE, started=0.0, ended=1.0, failures=tuple(failures))
+    lines = run_summary(ended, place_ranks(hosts), None, lambda number: [], Path("/logs"))
+    assert len(lines) == 5
+    assert lines[1].startswith("12 hosts (h0, h1, ")
+    assert f": the host key has changed; on h0: {known}:1 has " in lines[1]
+    subprocess.run(["bash", "-c", lines[3]], check=True, capture_output=True)
+    assert known.read_text() == ""
+
+
 def test_another_tpu_at_the_same_address_has_a_key_of_its_own(known: Path) -> None:
     """Keys are recorded by the ids of TPUs: the new one has its own, and that is no key of the old one."""
     old, new = (
@@ -113,7 +138,7 @@ def test_another_tpu_at_the_same_address_has_a_key_of_its_own(known: Path) -> No
     checker(known, new.key_alias).check(NEW)
     for host, key, other in ((old, OLD, NEW), (new, NEW, OLD)):
         checker(known, host.key_alias).check(key)
-        with pytest.raises(HostUnreachable, match="its host key has changed"):
+        with pytest.raises(HostUnreachable, match="the host key has changed"):
             checker(known, host.key_alias).check(other)
     assert len(known.read_text().splitlines()) == 2
 

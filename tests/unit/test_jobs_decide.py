@@ -15,6 +15,7 @@ from mesh.jobs.fold import fold, fold_all
 from mesh.jobs.orders import Delete, LookAtMachines, LookAtRun, Make, Prepare, Start, Undo
 from mesh.jobs.restart import backoff
 from mesh.jobs.values import Phase, Stage, State, row_of
+from tests.full import times
 from tests.job_histories import EAGER, EVENTS, MADE, THERE, History, job_spec, prefixes
 
 MODULES = (("venv", Python(tool="venv")),)
@@ -735,7 +736,7 @@ class Lives(RuleBasedStateMachine):
 
 
 Lives.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=times(40, full=100), stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )  # 5,000 steps
 TestLives = Lives.TestCase
 

@@ -27,6 +27,7 @@ from mesh.jobs.queue import (
     next_jobs,
 )
 from mesh.jobs.values import State
+from tests.full import times
 from tests.job_histories import History, job_spec
 
 NOW = 1_000_000.0
@@ -306,7 +307,7 @@ def test_grants_are_those_of_a_scheduler_that_tries_everything() -> None:
         assert granted(asks, holds) == brute_force(asks, holds), f"case {number}"
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", range(times(1, full=2)))
 def test_users_get_equal_shares_over_a_thousand_jobs(seed: int) -> None:
     chance = random.Random(seed)
     users = {"ann": 700, "bob": 600, "eve": 600}  # each has more to do than its share

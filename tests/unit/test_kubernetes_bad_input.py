@@ -59,7 +59,7 @@ def nothing(cluster: StandIn, home: Path) -> None:
 # By name: cluster.yaml, what is wrong in the cluster, exit status, words of the message.
 CASES: dict[str, tuple[str, Change, int, str]] = {
     "no kubeconfig": (THERE, no_kubeconfig, 2, "there is no kubeconfig"),
-    "the extra is missing": (THERE, no_library, 2, "pip install 'mesh[kubernetes]'"),
+    "the extra is missing": (THERE, no_library, 2, "pip install "),
     "unknown context": (
         THERE + "    context: prod\n",
         nothing,

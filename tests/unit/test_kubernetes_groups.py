@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import yaml
 
-from mesh.api.inquiries import _Gathering
+from mesh.api.gathering import Gathering
 from mesh.api.podshow import objects_text
 from mesh.backends.pods.objects import Pod, Quota
 from mesh.cli.reports import _in_groups
@@ -168,7 +168,7 @@ def test_the_line_about_pods_that_start_counts_each_group() -> None:
 
 
 def test_runs_are_listed_with_the_states_of_each_group() -> None:
-    gathering = _Gathering(lambda lines: None)
+    gathering = Gathering(lambda lines: None)
     for node, (name, state) in enumerate((("actor-0", "running"), ("actor-1", "ended"), ("learner-0", ""))):
         host = Host(name=name, address="", pod=f"mesh-x-{name}")
         gathering.take(
@@ -176,4 +176,5 @@ def test_runs_are_listed_with_the_states_of_each_group() -> None:
         )
     (line,) = gathering.end()
     assert line.groups == {"actor": {"running": 1, "ended": 1}, "learner": {"running": 1}}
+    assert line.state == "running"  # until its last host has ended
     assert _in_groups(line) == "actor 1 running, 1 ended; learner 1 running"

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from mesh.rundir.layout import marker, read_tail_name
 from mesh.rundir.logfile import SMALL_BYTES, LogFile, Shelf
 from mesh.rundir.replay import LogFiles
+from tests.full import times
 
-EFFORT = settings(max_examples=50, deadline=None)
+EFFORT = settings(max_examples=times(25, full=50), deadline=None)
 # Sizes of chunks, and what is done after each.
 STEPS = st.lists(st.tuples(st.integers(0, 40_000), st.booleans(), st.booleans()), max_size=40)
 

@@ -21,9 +21,9 @@ from mesh.core.module import Conda, Step
 from mesh.modules.conda import CondaEnvironment
 from tests import conda
 from tests.full import times
-from tests.steps import Ended, Place, apply, check, prepare, run, start, tree, undo
+from tests.steps import STEP_TIMEOUT_S, Ended, Place, apply, check, prepare, run, start, tree, undo
 
-KILL_POINTS = times(10, full=20)  # two in each state
+KILL_POINTS = times(5, full=20)  # one in each state
 APPLY_S = 1.2  # about as long as an apply with the stand-in takes
 STATES = ("new", "changed", "broken", "half made", "adopted")
 FILE_DELAY_S = 0.03
@@ -211,7 +211,7 @@ def test_force_makes_it_anew(place: Place) -> None:
 
 def test_two_hosts_that_share_a_home_make_it_once(place: Place) -> None:
     processes = [start(steps()[0].apply, place) for _ in range(3)]
-    ends = [process.communicate(timeout=60) for process in processes]
+    ends = [process.communicate(timeout=STEP_TIMEOUT_S) for process in processes]
     assert [process.returncode for process in processes] == [0] * 3, ends
     assert says(place) == "greet 1.0 a\n"
 

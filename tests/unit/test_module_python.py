@@ -19,9 +19,9 @@ from mesh.core.module import Python, Step
 from mesh.modules.python import PythonEnvironment
 from mesh.modules.uv import LocalUv
 from tests.full import times
-from tests.steps import Ended, Place, apply, check, prepare, run, start, tree, undo
+from tests.steps import STEP_TIMEOUT_S, Ended, Place, apply, check, prepare, run, start, tree, undo
 
-KILL_POINTS = times(10, full=20)  # two in each state
+KILL_POINTS = times(5, full=20)  # one in each state
 STATES = ("new", "changed", "broken", "half made", "adopted")
 APPLY_S = 0.5  # about as long as an apply with the stand-in takes
 # Each package is half installed for a while: its directory without RECORD.
@@ -293,7 +293,7 @@ def test_two_hosts_that_share_a_directory_make_it_once(place: Place) -> None:
     step = environment(place)
     processes = [start(step.apply, place) for _ in range(4)]
     for process in processes:
-        process.communicate(timeout=30)
+        process.communicate(timeout=STEP_TIMEOUT_S)
     assert [process.returncode for process in processes] == [0] * 4
     assert sum(call.startswith("venv") for call in calls(place)) == 1
     assert whole(place, "alpha-1", "beta-2", "gamma-3")

@@ -33,6 +33,7 @@ from mesh.agent.sync.manifest import BadChanges, Manifest, OtherBase
 from mesh.agent.sync.packs import BadPack
 from tests.agent.conftest import PYTHONS
 from tests.conftest import REPOSITORY
+from tests.full import times
 
 Tree = dict[bytes, "Tree | bytes | tuple[str, bytes]"]
 Row = list[Any]
@@ -54,8 +55,8 @@ def trees(names: list[bytes], targets: list[bytes]) -> st.SearchStrategy[Tree]:
 
 TREES = trees(PLAIN, TARGETS) | trees(PLAIN + ODD, [*TARGETS, b"\xff"])
 BLOCK = 1 << 17
-RSYNC_CASES = int(os.environ.get("MESH_RSYNC_CASES", "15"))
-KILL_CASES = int(os.environ.get("MESH_KILL_CASES", "10"))
+RSYNC_CASES = int(os.environ.get("MESH_RSYNC_CASES", "0")) or times(5, full=15)
+KILL_CASES = int(os.environ.get("MESH_KILL_CASES", "0")) or times(4, full=10)
 
 
 def hash_of(data: bytes) -> str:
@@ -244,7 +245,7 @@ def test_a_first_tree_is_moved_as_it_is(place: Place) -> None:
     assert steps.count("replace") == 2
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(40, full=150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees=st.lists(TREES, min_size=1, max_size=4), is_bare=st.booleans())
 def test_the_copy_equals_the_tree_after_any_edits(
     tmp_path_factory: pytest.TempPathFactory, trees: list[Tree], is_bare: bool
@@ -264,7 +265,7 @@ def test_the_copy_equals_the_tree_after_any_edits(
     assert place.beside() <= {"here", "there", ".there.record", ".there.record.plan", "store"}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(25, full=60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=TREES, after=TREES, made=st.dictionaries(st.sampled_from([b"made", b"z"]), st.binary(), max_size=2))
 def test_what_the_host_made_stays_whatever_was_edited(
     tmp_path_factory: pytest.TempPathFactory, before: Tree, after: Tree, made: dict[bytes, bytes]

@@ -32,6 +32,7 @@ from mesh.program import (
     scatter,
     wait_for_stop,
 )
+from mesh.program.runtime import exchange
 from mesh.program.runtime.combining import combine_of
 from mesh.program.runtime.here import current
 from mesh.program.runtime.rounds import DONE, GO, LATE, LOST, WRONG, Entry, Order, Rounds
@@ -413,7 +414,8 @@ class Ends:
         return None
 
 
-def test_a_member_that_has_ended_is_named() -> None:
+def test_a_member_that_has_ended_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "NEWS_TIMEOUT_S", 6.0)  # its end explains that of its link
     program = Program("ends")
     program.add(Ends, on="x,y,z", per_host=1)
     with program.launch("threads") as running:

@@ -15,6 +15,7 @@ from mesh.program import map as map_items
 from mesh.program.runtime.calls import BYTES_LIMIT
 from mesh.program.runtime.mailbox import Relay
 from tests.conftest import PATIENCE
+from tests.lab import eventually
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -102,7 +103,15 @@ def test_an_executor_cancels_calls_that_wait() -> None:
     while not futures[1].running():  # the two that a worker has at the same time
         assert time.monotonic() < deadline
         time.sleep(0.001)
-    threading.Timer(0.05, BLOCK.set).start()
+
+    def go_on() -> None:
+        """Let the two end, once the others are cancelled."""
+        end = time.monotonic() + PATIENCE
+        while not all(future.cancelled() for future in futures[2:]) and time.monotonic() < end:
+            time.sleep(0.001)
+        BLOCK.set()
+
+    threading.Thread(target=go_on).start()
     workers.shutdown(cancel_futures=True)
     assert [future.cancelled() for future in futures[2:]] == [True] * 3
     assert [future.exception() for future in futures[:2]] == [None, None]
@@ -156,6 +165,7 @@ def test_a_queue_gives_each_value_to_one_reader() -> None:
     assert isinstance(sender, Handle)
     with program.launch("threads"):
         sending = sender.futures.send(1, 2, 3, 4)
+        assert eventually(lambda: mailbox.items() == [1, 2])
         concurrent.futures.wait([sending], timeout=0.1)
         assert not sending.done()  # the queue is full
         assert mailbox.items() == [1, 2]

@@ -294,7 +294,7 @@ def test_a_newer_peer_is_refused_whatever_else_it_sends(
         table.read({"type": header["type"], "protocol": newer, "colour": "red"}, one_line)
     text = f"{sender}: speaks protocol {newer}, this mesh speaks {PROTOCOL_VERSION} (another version of mesh)"
     assert str(refused.value) == text
-    assert "pip install --upgrade mesh" in refused.value.hint
+    assert "pipx install --force ." in refused.value.hint
 
 
 ABOUT = {"about": {"user": "ana"}, "plan": {"hosts": ["a"]}, "boot": "b", "cgroup": "/x"}
@@ -317,7 +317,7 @@ def test_a_newer_journal_is_refused_with_both_versions_and_a_hint() -> None:
         journal.read_about({"journal": newer, "about": 3, "pieces": 3})
     ours = journal.JOURNAL_VERSION
     assert str(refused.value) == f"journal: has format {newer}, this mesh reads 0 to {ours} (another version of mesh)"
-    assert "pip install --upgrade mesh" in refused.value.hint
+    assert "pipx install --force ." in refused.value.hint
 
 
 def test_a_garbled_journal_is_refused() -> None:

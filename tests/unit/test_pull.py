@@ -29,6 +29,7 @@ from mesh.engine.receiver import Receiver
 from mesh.protocol.frames import FrameError, encode
 from mesh.workspace.manifest import hash_of
 from mesh.workspace.pulled import PulledFiles, part_of
+from tests.full import times
 from tests.unit.test_place import Editor
 
 MB = 1_000_000
@@ -109,7 +110,7 @@ def timeless(root: Path) -> dict[str, tuple[object, ...]]:
 
 
 @pytest.mark.skipif(not shutil.which("rsync"), reason="no rsync here")
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(times(4, full=10)))
 def test_what_is_pulled_equals_the_copy_of_rsync(host: Path, into: Path, tmp_path: Path, seed: int) -> None:
     """Also the second and third time, less what is gone there: a pull deletes nothing, and no directory gives way."""
     editor = Editor(host, seed)
@@ -278,13 +279,13 @@ def test_files_of_the_kernel_have_their_content(into: Path) -> None:
 
 def test_many_files_and_odd_names(host: Path, into: Path) -> None:
     """More than are listed at a time; names of any bytes and of the greatest length."""
-    for number in range(6000):
+    for number in range(2600):
         if number % 100 == 0:
             (host / f"d{number // 100}").mkdir()
         (host / f"d{number // 100}/{number}").write_text(str(number))
     for name in (b"x" * 255, b"\xff\n\x1b[31m", "ü".encode() * 127, b" ", b"-rf"):
         Path(os.fsdecode(os.fsencode(host) + b"/" + name)).write_bytes(name)
-    assert Pulling(host, into, ".").finish().files == 6005
+    assert Pulling(host, into, ".").finish().files == 2605
     assert seen(into) == seen(host)
 
 
@@ -396,7 +397,9 @@ FRAMES = st.tuples(
     st.binary(max_size=20) | ANY.map(lambda value: zlib.compress(json.dumps(value).encode())),
 )
 EFFORT = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=times(30, full=100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
@@ -536,8 +539,8 @@ def test_a_directory_that_cannot_be_written_has_room_for_unfinished_files(host: 
 
 
 def test_sparse_files_stay_sparse(host: Path, into: Path) -> None:
-    size = 64 * MB
-    for name, places in {"middle": [32 * MB], "end": [size - MB], "start": [0], "none": []}.items():
+    size = 16 * MB
+    for name, places in {"middle": [8 * MB], "end": [size - MB], "start": [0], "none": []}.items():
         with (host / name).open("wb") as file:
             file.truncate(size)
             for place in places:

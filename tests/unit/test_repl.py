@@ -17,13 +17,14 @@ from mesh.core.events import Exited
 from mesh.core.run import RunSpec
 from mesh.program.ledger import Ledger
 from mesh.program.prompt.cells import COMMANDS, Cells, Command, read_assignment, read_command
+from mesh.program.prompt.runner import CellRunner
 from mesh.program.prompt.screen import PromptScreen
 from mesh.program.prompt.session import Prompt
 from mesh.program.prompt.syncing import PIECE_BYTES, Workspace
 from mesh.program.running import Running
 from mesh.program.runtime.futures import Future
 from mesh.program.runtime.handles import Handle
-from mesh.program.runtime.shell import compiled, descendants
+from mesh.program.runtime.shell import Shell, compiled, descendants
 from mesh.program.runtime.workspace import Change, apply
 from mesh.screen.fold import Fold
 
@@ -181,7 +182,8 @@ def prompt_of(script: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pr
     monkeypatch.setattr(sys, "stdin", io.StringIO(script))
     screen = PromptScreen((Host(name="a", address="a"),), 2)
     try:
-        yield Prompt(Running({}, Ledger({})), [Handle("none", f"rank/{rank}") for rank in range(2)], screen), screen
+        handles = [Handle[Shell]("none", f"rank/{rank}") for rank in range(2)]
+        yield Prompt(CellRunner(Running({}, Ledger({})), handles, screen)), screen
     finally:
         screen.close()
 
@@ -190,11 +192,11 @@ def test_ctrl_c_in_a_command_ends_a_script_and_no_prompt_that_is_typed_at(monkey
     with prompt_of("%local raise KeyboardInterrupt\n%local x = 1\n", monkeypatch) as (prompt, _):
         with pytest.raises(KeyboardInterrupt):
             prompt._read_and_run()
-        assert prompt._local.get("x") is None
+        assert prompt._runner.names.get("x") is None
     with prompt_of("%local raise KeyboardInterrupt\n%local x = 1\n", monkeypatch) as (prompt, _):
         prompt._reader.is_typed = True
         assert prompt._read_and_run() == 0
-        assert prompt._local["x"] == 1
+        assert prompt._runner.names["x"] == 1
 
 
 def test_ctrl_c_while_a_script_is_read_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,10 +224,10 @@ def test_a_script_whose_rank_ends_between_two_cells_has_failed(monkeypatch: pyte
         with prompt_of(script, monkeypatch) as (prompt, screen):
             screen.handle(Exited(time=0.0, node=0, rank=1, code=3))
             assert prompt._read_and_run() == 1
-            assert "x" not in prompt._local
+            assert "x" not in prompt._runner.names
     with prompt_of("%local x = 1\n", monkeypatch) as (prompt, _):
         assert prompt._read_and_run() == 0
-        assert prompt._local["x"] == 1
+        assert prompt._runner.names["x"] == 1
 
 
 def test_a_rank_that_cannot_take_a_cell_fails_it_and_the_prompt_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +235,6 @@ def test_a_rank_that_cannot_take_a_cell_fails_it_and_the_prompt_goes_on(monkeypa
         prompt._reader.is_typed = True
         assert prompt._read_and_run() == 0
         assert {rank: report.status for rank, report in screen.reports.items()} == {0: "error", 1: "error"}
-        assert prompt._local["x"] == 1
+        assert prompt._runner.names["x"] == 1
     with prompt_of("print(1)\n%local x = 1\n", monkeypatch) as (prompt, _):
         assert prompt._read_and_run() == 1

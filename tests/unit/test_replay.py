@@ -24,12 +24,13 @@ from mesh.rundir.records import State, read_record
 from mesh.rundir.replay import Replay
 from mesh.rundir.resuming import read_left
 from mesh.rundir.writer import INDEX_MERGE_S, StoreSink
+from tests.full import times
 from tests.specs import spec_of
 
 RUN = "20261121-101500-3f9c2a"
 PLACEMENT = place_ranks([Host(name=name, address="") for name in "abc"], (2, 2, 2))
 BOTH = (Stream.STDOUT, Stream.STDERR)
-EFFORT = settings(max_examples=50, deadline=None)
+EFFORT = settings(max_examples=times(25, full=50), deadline=None)
 # (rank, stream, size, seconds since the one before)
 CHUNKS = st.lists(
     st.tuples(st.integers(0, 5), st.sampled_from(BOTH), st.integers(1, 300), st.floats(0, 1)), max_size=60

@@ -154,7 +154,8 @@ def test_a_long_line_has_one_label_and_is_not_torn() -> None:
     piece = b"x" * 60_000
     events = [output(rank, piece) for _ in range(30) for rank in (0, 1)]
     read_end, write_end = os.pipe()
-    if not os.fork():
+    pid = os.fork()
+    if not pid:
         os.close(read_end)
         sink = TerminalSink(PLACEMENT, Style(mode="all"), Streams(stdout_fd=write_end, environ={}))
         for event in [*events, output(1, b"\n"), output(0, b"end\n")]:
@@ -163,7 +164,7 @@ def test_a_long_line_has_one_label_and_is_not_torn() -> None:
     os.close(write_end)
     with open(read_end, "rb") as file:
         assert file.read().split(b"\n") == [b"[01] " + piece * 30, b"[00] " + piece * 30 + b"end", b""]
-    assert os.wait()[1] == 0
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_rank_0_alone_as_it_is() -> None:
@@ -211,7 +212,8 @@ def test_what_mesh_says_of_a_rank_comes_after_what_the_rank_has_said() -> None:
 def test_a_long_line_in_its_place() -> None:
     piece = b"x" * 60_000
     read_end, write_end = os.pipe()
-    if not os.fork():
+    pid = os.fork()
+    if not pid:
         os.close(read_end)
         sink = TerminalSink(PLACEMENT, Style(mode="fold"), Streams(stdout_fd=write_end, environ={}))
         for event in [output(0, b"a\n"), *(output(0, piece) for _ in range(30)), output(0, b"end\nb\n"), exited(0)]:
@@ -221,7 +223,7 @@ def test_a_long_line_in_its_place() -> None:
     os.close(write_end)
     with open(read_end, "rb") as file:
         assert file.read().split(b"\n") == [b"[0] a", b"[0] " + piece * 30 + b"end", b"[0] b", b""]
-    assert os.wait()[1] == 0
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_nothing_of_the_ranks() -> None:
@@ -383,7 +385,8 @@ def test_a_long_line_is_one_object() -> None:
     text = 'é"\\\x01' * 100_000
     data = text.encode()
     read_end, write_end = os.pipe()
-    if not os.fork():
+    pid = os.fork()
+    if not pid:
         os.close(read_end)
         sink = JsonSink(placement=PLACEMENT, stdout_fd=write_end)
         for at in range(0, len(data), 65521):  # cuts characters
@@ -394,7 +397,7 @@ def test_a_long_line_is_one_object() -> None:
     os.close(write_end)
     with open(read_end, "rb") as file:
         first, second = (json.loads(line) for line in file)
-    assert os.wait()[1] == 0
+    assert os.waitpid(pid, 0)[1] == 0
     assert first["text"] == text + "\ufffd" * 3_000_000
     assert second["text"] == "next"
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import os
+import signal
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +23,7 @@ from mesh.agent.switchboard.judging import Judged, is_tried_again, judge
 from mesh.backends.slurm.commands import Job
 from mesh.core.credentials import make_credentials
 from mesh.hosts.slurm.desk import Desk
+from tests.conftest import Home
 
 STARTED: dict[str, Any] = {"type": "started", "rank": 0, "time": 1.0}
 GONE: dict[str, Any] = {"type": "gone"}
@@ -81,6 +85,9 @@ def test_an_attempt_follows_failures_of_these_statuses_alone(judged: Judged, att
     assert is_tried_again(judged, [76], attempt=attempt) is is_again
 
 
+CALL = "scancel --quiet --batch --signal=CONT"
+
+
 class Site:
     """A home directory with the files of a run's attempts, and programs that write down what Slurm is asked."""
 
@@ -103,14 +110,16 @@ class Site:
         leaving = threading.Thread(target=lambda: answers.append(Desk(str(self.home)).leave(NAME, "100", packed, 60.0)))
         leaving.start()
         self.holder = Attempts("100", str(self.home))
+        before = signal.signal(signal.SIGCONT, self.holder.call)
         while leaving.is_alive():
             self.holder.look(self.board, "")
         leaving.join()
+        signal.signal(signal.SIGCONT, before)
         return answers[0]
 
     def commands(self) -> list[str]:
         asked = self.asked.read_text().splitlines() if self.asked.exists() else []
-        return [line for line in asked if not line.startswith("squeue")]
+        return [line for line in asked if not line.startswith(("squeue", CALL))]
 
     def record(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.home / "slurm" / f"{NAME}.json").read_text())
@@ -125,6 +134,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         program.parent.mkdir(exist_ok=True)
         program.write_text(
             f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/asked\ncat >>{tmp_path}/scripts\necho {printed}\n'
+            'case "$*" in *CONT*) kill -CONT $PPID;; esac\n'
         )
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
@@ -252,9 +262,46 @@ def test_an_attempt_is_taken_on_by_one_job_alone(site: Site) -> None:
     assert site.place.exists()
 
 
+def test_a_holder_looks_for_files_of_clients_seldom_unless_a_client_calls(site: Site) -> None:
+    mark = site.home / "slurm/100.attempts"
+    mark.parent.mkdir()
+    holder = Attempts("100", str(site.home))
+    holder.look(site.board, "")
+    mark.write_text(NAME)
+    holder.look(site.board, "")
+    assert mark.exists()
+    holder.call()
+    holder.look(site.board, "")
+    assert not mark.exists()
+
+
 def test_the_files_of_a_client_that_nobody_answers_are_withdrawn(site: Site) -> None:
     assert Desk(str(site.home)).leave(NAME, "100", {"given.json": ""}, 0.0) == {"problem": "", "is_late": True}
     assert list((site.home / "slurm").iterdir()) == []
+
+
+def test_a_stop_whose_allocation_has_ended_by_then_is_no_failure(home: Home) -> None:
+    directory = home.path / ".local/state/mesh/runs" / RUNS[0]
+    directory.mkdir(parents=True)
+    about = {"run": RUNS[0], "kind": "run", "cluster": "big", "hosts": ["n0"], "nproc": 1, "created": 1.0}
+    (directory / "run.json").write_text(json.dumps({**about, "command": ["true"], "detached": True}))
+    home.clusters("big:\n  slurm: {nodes: 1}\n")
+    program = home.path / "bin/squeue"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    lines = (
+        "from mesh.api import stopping",
+        "from mesh.api.records import find_record",
+        f"assert find_record('{RUNS[0]}').state is stopping.State.DETACHED",
+        f"try: stopping.fetch_end(find_record('{RUNS[0]}'), '')",
+        "except stopping.NoHosts: print('no hosts')",
+        f"stopping._note_end('{RUNS[0]}', '')",
+    )
+    environ = {**home.environ, "PATH": f"{program.parent}:{home.environ['PATH']}"}
+    argv = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(argv, env=environ, cwd=home.project, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "no hosts\n"), done.stderr
 
 
 def test_attempts_are_found_by_any_of_their_ids_and_by_their_cluster(site: Site) -> None:

@@ -15,6 +15,7 @@ from mesh.jobs import tasking
 from mesh.jobs.tasking import TaskRecord, TaskState, record_of, statuses
 from mesh.jobs.taskmirror import mirror_of, read_mirror
 from mesh.jobs.turns import How, TurnEnd
+from tests.full import times
 
 FILE = Path("/x/tasks.yaml")
 ANY = WorkerSpec(tasks=FILE)
@@ -271,7 +272,7 @@ class Workers(RuleBasedStateMachine):
         assert set(self.has.values()) <= set(shown)
 
 
-Workers.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Workers.TestCase.settings = settings(max_examples=times(40, full=60), stateful_step_count=40, deadline=None)
 TestWorkers = Workers.TestCase
 
 

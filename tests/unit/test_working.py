@@ -24,6 +24,7 @@ from mesh.jobs.tasktables import key_of
 from mesh.jobs.turns import How, Turn
 from mesh.jobs.values import Job, Stage, State, row_of
 from mesh.jobs.working import PREFIX_FAILED, as_worker, is_ready, wants_task
+from tests.full import times
 from tests.job_histories import EVENTS, History, job_spec
 
 FILE = Path("/x/tasks.yaml")
@@ -367,7 +368,7 @@ class Turns(RuleBasedStateMachine):
 
 
 Turns.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=times(40, full=80), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestTurns = Turns.TestCase
 

@@ -30,6 +30,8 @@ CLAIM = "claim-"  # with the number of an attempt: a job has taken it on
 STOP, REPORTED = "stop", "first.json"  # of a client: there is no next attempt; the status of the first one
 JOBS_AHEAD = 2  # that wait: one may be killed before it has submitted another one
 LOOK_INTERVAL_S = 1.0
+SEARCH_INTERVAL_S = 20.0  # between two looks for a client's files, if no client calls: its signal may get lost
+CALL_S = 20.0  # after a client's call, in which its files are looked for at each turn
 READ_INTERVAL_S = 2.0  # between two looks at the journals
 QUIET_S = 4.0  # without an agent on any node, which reports every 2 s
 LEAVE_LIMIT_S = 20.0  # for clients to leave an allocation that ends for its next attempt
@@ -55,6 +57,9 @@ class Attempts:
         self._ends = ""  # why the allocation is to end now; "": it is not
         self._reason, self._reason_at = "", 0.0  # the same, once clients have left
         self._look_at, self._read_at, self._limit = 0.0, 0.0, float("inf")
+        self._search_at = self._called_until = (
+            0.0  # monotonic: of the next look for a client's files; that a call lasts
+        )
         self._was_busy, self._busy_at = False, 0.0
         self._stop_at = float("inf")
         self._nodes: List[str] = []
@@ -62,6 +67,16 @@ class Attempts:
         self._is_bare = False  # the last attempt has begun, and needs no file any more
 
     # ---- the first attempt
+
+    def call(self, number: int = 0, frame: object = None) -> None:
+        """Have the files of a client looked for, which it has just left. It is a handler of signals."""
+        self._called_until = time.monotonic() + CALL_S
+
+    def _search(self, now: float) -> None:
+        """Look for the files of a client, which are rarely there: the home directory is shared by many nodes."""
+        if now >= self._search_at or now < self._called_until:
+            self._search_at = now + SEARCH_INTERVAL_S
+            self._take()
 
     def _take(self) -> None:
         """Take the attempts that a client has left for this job, submit the next job, and answer."""
@@ -178,7 +193,7 @@ class Attempts:
             if not board.busy and (board.idle_since is not None or now > self._reason_at + LEAVE_LIMIT_S):
                 self._ends = self._reason
         elif not self._given:
-            self._take()
+            self._search(now)
         elif self._is_starting:
             self._start(board, now)
         else:

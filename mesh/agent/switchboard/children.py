@@ -31,6 +31,7 @@ class Child:
         self.stderr, stderr_end = os.pipe()
         self.stderr_tail = b""
         self.status: int | None = None
+        self._has_sigterm = False
         try:
             self.process = subprocess.Popen(
                 argv, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=stderr_end, start_new_session=True
@@ -74,8 +75,9 @@ class Child:
             self.stderr = -1
 
     def terminate(self) -> None:
-        """Send SIGTERM, if it has not ended: an agent ends its run then."""
-        if self.status is None:
+        """Send SIGTERM once, if it has not ended: an agent ends its run then."""
+        if self.status is None and not self._has_sigterm:
+            self._has_sigterm = True
             try:
                 os.kill(self.process.pid, signal.SIGTERM)
             except OSError:

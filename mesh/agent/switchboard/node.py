@@ -86,7 +86,7 @@ class Node:
             child = Child(["env", *(f"{key}={value}" for key, value in {**env, **own}.items()), *words])
         except OSError:  # the others do not begin without it
             return
-        self._children[child.process.pid] = child
+        self._keep(child)
         self._report_at = 0.0
 
     def _prepare(self) -> None:
@@ -114,6 +114,12 @@ class Node:
             self._is_ending, self._report_at = True, 0.0
             for child in list(self._children.values()):
                 child.terminate()
+
+    def _keep(self, child: Child) -> None:
+        """Have a child among those that are stopped. A signal that came while it was started did not find it there."""
+        self._children[child.process.pid] = child
+        if self._is_ending:
+            child.terminate()
 
     # ---- one turn
 
@@ -320,5 +326,5 @@ class Node:
             status, why = failed_start(error, argv[0])
             self._send(frames.end_frame(number, status, why, why.encode()), number)
             return
-        self._children[child.process.pid] = child
+        self._keep(child)
         self._streams[number] = Stream(number, child, window)

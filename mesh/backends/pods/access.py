@@ -16,8 +16,9 @@ from msgspec import Struct
 
 from mesh.backends.pods import plain
 from mesh.core.errors import UsageError
+from mesh.core.installing import extra_line
 
-PIP = "pip install 'mesh[kubernetes]'"
+EXTRA = "kubernetes"  # of mesh, with the client
 IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 NO_TOKEN: Mapping[str, str] = {}
 
@@ -88,7 +89,7 @@ def _official(named: str, context: str) -> Access:
         import yaml
         from kubernetes import config
     except ImportError as error:
-        raise UsageError(f"pods need Kubernetes' Python client ({error})", hint=PIP) from error
+        raise UsageError(f"pods need Kubernetes' Python client ({error})", hint=extra_line(EXTRA)) from error
     configuration = kubernetes.client.Configuration()
     paths = [path for path in named.split(os.pathsep) if path]
     if not any(Path(path).exists() for path in paths):

@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlencode, urlsplit
 
-from mesh.backends.pods.access import PIP, Access, access_of
+from mesh.backends.pods.access import EXTRA, Access, access_of
 from mesh.backends.pods.access import NoContext as NoContext
 from mesh.backends.pods.channel import ExecChannel
 from mesh.backends.pods.objects import Change, Status, Thing, decoded
 from mesh.core.cluster import PodPlace
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.installing import extra_line
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, PoolManager
@@ -315,7 +316,7 @@ def _pool(access: Access) -> PoolManager:
         import urllib3
         import websocket  # noqa: F401  (named by the message that lacks it, before a pod is made)
     except ImportError as error:
-        raise UsageError(f"pods need Kubernetes' Python client ({error})", hint=PIP) from error
+        raise UsageError(f"pods need Kubernetes' Python client ({error})", hint=extra_line(EXTRA)) from error
     if not access.proxy or _goes_around(access):
         pool = urllib3.PoolManager(maxsize=CONNECTIONS_KEPT)
     else:

@@ -140,7 +140,7 @@ class Checker(Struct, frozen=True):
             lines = self._lines()
             if any(line.marker == "@revoked" and line.key == key.asbytes() for line in lines):
                 told = _told(key.get_name(), key.asbytes())
-                raise HostUnreachable(f"its host key is revoked ({told})", step=STEP)
+                raise HostUnreachable(f"the host key is revoked ({told})", step=STEP)
             plain = [line for line in lines if not line.marker]
             if any(line.key == key.asbytes() for line in plain):
                 return
@@ -163,7 +163,7 @@ class Checker(Struct, frozen=True):
 
     def _changed(self, known: Line, key: paramiko.PKey) -> HostUnreachable:
         return HostUnreachable(
-            f"its host key has changed: {known.path}:{known.number} has {_told(known.kind, known.key)}, "
+            f"the host key has changed: {known.path}:{known.number} has {_told(known.kind, known.key)}, "
             f"the host has {_told(key.get_name(), key.asbytes())}",
             hint="somebody may be in between; if the machine was made anew, forget the old key:\n"
             f"ssh-keygen -R '{self.name}' -f {known.path}",
@@ -174,8 +174,8 @@ class Checker(Struct, frozen=True):
         where = self.files[0] if self.files else "~/.ssh/known_hosts"
         port = "" if self.port == SSH_PORT else f" -p {self.port}"
         return HostUnreachable(
-            f"its host key is not recorded, and new ones are refused ({_told(key.get_name(), key.asbytes())})",
-            hint=f"if that fingerprint is right: ssh-keyscan{port} {self.host} >> {where}",
+            f"the host key is not recorded, and new ones are refused ({_told(key.get_name(), key.asbytes())})",
+            hint=f"if the fingerprint is right:\nssh-keyscan{port} {self.host} >> {where}",
             step=STEP,
         )
 

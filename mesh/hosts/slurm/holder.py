@@ -69,8 +69,7 @@ class Holder:
         self._board: Board | None = None
         self._attempts: Attempts | None = None
         self._step: subprocess.Popen[bytes] | None = None
-        self._reason = ""  # why the allocation is being ended
-        self._signalled = False
+        self._reason, self._signalled = "", False  # why the allocation is being ended; it received SIGTERM
         self._words = os.memfd_create("srun")  # its standard error; a pipe that nobody reads would stop it
 
     def listen(self) -> int:
@@ -91,6 +90,7 @@ class Holder:
 
         given = self._given
         self._attempts = Attempts(self._job, given.home, given.attempts, given.attempt)
+        signal.signal(signal.SIGCONT, self._attempts.call)
         nodes = printed("show", "hostnames", os.environ["SLURM_JOB_NODELIST"]).split() if given.attempts else ()
         return self._attempts.enter(nodes) if given.attempts else ""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 
 from mesh.config.tpu import TpuName
 from mesh.core.errors import MeshError
+from mesh.core.installing import extra_line
 from mesh.hosts.tpu.gcloud import Zone, directory, is_google
 from mesh.hosts.tpu.nodes import TpuNode, Worker, matching
 
@@ -57,8 +57,7 @@ def ask(tpu: TpuName, zone: Zone, environ: Mapping[str, str], deadline: float = 
 
 def needs_client() -> MeshError:
     """Return the error of a machine without Google's client."""
-    hint = f"{sys.executable} -m pip install google-cloud-tpu"
-    return MeshError("TPUs of Google Cloud need Google's client", hint=hint)
+    return MeshError("TPUs of Google Cloud need Google's client", hint=extra_line("tpu"))
 
 
 def ask_client(client: Api, tpu: TpuName, zone: Zone, until: float) -> tuple[TpuNode, ...]:

@@ -91,13 +91,7 @@ class Cells:
             return False
         if line.replace(":", " ").split()[0] in GOES_ON:
             return False
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                compile("\n".join(self._lines) + "\n", "<cell>", "exec")
-        except (SyntaxError, ValueError, OverflowError):
-            return False
-        return True
+        return _is_whole(self._lines)
 
 
 def read_command(cell: str) -> Command | None:
@@ -106,7 +100,7 @@ def read_command(cell: str) -> Command | None:
     >>> read_command("%rank 7 print(x)"), read_command("x % 2")
     (Command(name='rank', rest='7 print(x)'), None)
     """
-    if cell.strip() in ENDS:
+    if is_end(cell):
         return Command("exit", "")
     if not cell.startswith("%"):
         return None
@@ -118,6 +112,49 @@ def read_command(cell: str) -> Command | None:
     if name == "restart" and not rest.strip():  # which would end all ranks
         raise UsageError("%restart: expected a rank", hint="%restart 7")
     return Command(name, rest.strip())
+
+
+def is_end(cell: str) -> bool:
+    """Return True for a cell that ends the run.
+
+    >>> is_end("exit()"), is_end("%exit"), is_end("x = exit"), is_end("%unknown")
+    (True, True, False, False)
+    """
+    return cell.strip() in ENDS
+
+
+def parts(text: str) -> list[str]:
+    """Return the cells and commands of a notebook's cell, in order. A cell keeps the numbers of its lines.
+
+    >>> parts("x = f(\\n1)\\n%pull x\\n# the end\\nx")
+    ['x = f(\\n1)', '%pull x', '\\n\\n\\n# the end\\nx']
+    """
+    found: list[str] = []
+    before: list[str] = []  # lines of the open cell
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith("%") and _is_whole(before):
+            found += [*_code(before), line.strip()]
+            before = [""] * number
+        else:
+            before.append(line)
+    return [*found, *_code(before)]
+
+
+def _code(lines: list[str]) -> list[str]:
+    """Return lines as a cell, where there is code in them."""
+    is_empty = all(not line.strip() or line.lstrip().startswith("#") for line in lines)
+    return [] if is_empty else ["\n".join(lines).rstrip()]
+
+
+def _is_whole(lines: list[str]) -> bool:
+    """Return True if the next line is not a part of a statement of these."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile("\n".join(lines) + "\n", "<cell>", "exec")
+    except (SyntaxError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def read_assignment(text: str) -> tuple[str, str]:

@@ -30,6 +30,7 @@ from mesh.core.events import (
 from mesh.core.look import Look, Paint, has_colours
 from mesh.core.nodes import NodeResult, Restarted
 from mesh.core.ranks import told_ranks
+from mesh.program.prompt.outlet import Outlet
 from mesh.program.results import read_result
 from mesh.screen.descriptor import standard
 from mesh.screen.live import LiveLines
@@ -49,11 +50,21 @@ class Report(Struct, frozen=True):
 class PromptScreen:
     """Shows events of the run. They come in a thread of the run; the thread of the prompt waits for cells."""
 
-    def __init__(self, hosts: tuple[Host, ...], nproc: int, *, fold: str = "numbers", look: Look = Look()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        hosts: tuple[Host, ...],
+        nproc: int,
+        *,
+        fold: str = "numbers",
+        look: Look = Look(),  # noqa: B008
+        outlet: Outlet | None = None,
+    ) -> None:
+        """outlet: keeps all text for the thread of the prompt; None: the thread that has it writes it"""
         self._placement: Placement = place_ranks(hosts, (nproc,) * len(hosts))
         self._style = Style(mode="fold", fold=fold, look=look, is_cut=True)
-        self._out = standard(1, required=True)
-        self._err = standard(2, required=False, beside=self._out)
+        self._outlet = outlet
+        self._out = outlet.stdout if outlet else standard(1, required=True)
+        self._err = outlet.stderr if outlet else standard(2, required=False, beside=self._out)
         for to in (self._out, self._err):
             to.paint = Paint(has_colours(look.color, os.environ, is_terminal=to.is_terminal))
         self._live = LiveLines(self._err, {})
@@ -115,7 +126,14 @@ class PromptScreen:
                 raise OutputClosed("nobody reads our output")
             if not self._pending:
                 self._renew()
-            return frozenset(self._pending)
+            left = frozenset(self._pending)
+        self.flush()
+        return left
+
+    def flush(self) -> None:
+        """Write the text that an outlet keeps for this thread."""
+        if self._outlet is not None:
+            self._outlet.flush()
 
     def drop(self, rank: int, status: str) -> None:
         """Wait for a rank no longer."""

@@ -85,7 +85,7 @@ def _by_value(value: object, keep: "Callable[[pickle.PickleBuffer], bool]", by_n
     try:
         import cloudpickle
     except ImportError:
-        hint = "classes and functions without a file need `pip install cloudpickle`"
+        hint = f"classes and functions without a file need `{sys.executable} -m pip install cloudpickle`"
         raise CannotTravel(f"{type(value).__name__} cannot be sent: {by_name}; {hint}") from by_name
     try:
         body = io.BytesIO()
