@@ -353,7 +353,8 @@ class Done:
     @property
     def said(self) -> str:
         """What it wrote on stderr, less the lines about hosts that a busy machine reaches slowly."""
-        return re.sub(r"(?m)^==> (still connecting to|connecting:|not reached after) .*\n( +mesh .*\n)?", "", self.err)
+        slow = r"(?m)^==> (still connecting to|connecting:|pulling:|not reached after) .*\n( +mesh .*\n)?"
+        return re.sub(slow, "", self.err)
 
 
 def new_home(directory: Path) -> Home:

@@ -115,14 +115,14 @@ read_mounts() {
 
 # answers: true if the mount answers in time. A process that waits for a mount may be impossible to kill
 answers() {
-    local pid status said= way
+    local pid status word= way
     exec {way}< <(exec stat -f -c answers -- "$point" 2>/dev/null </dev/null 3>&-)
     pid=$!
-    read -r -t "$answer_s" said <&"$way"
+    read -r -t "$answer_s" word <&"$way"
     status=$?
     exec {way}<&-
     [ "$status" -le 128 ] || kill -9 "$pid" 2>/dev/null  # it still waits
-    [ -n "$said" ]
+    [ -n "$word" ]
 }
 
 # started PID: print the time at which a process began, with the id of this start of the machine

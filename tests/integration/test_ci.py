@@ -120,10 +120,12 @@ def test_the_steps(job: Job, home: Home, lab: Lab) -> None:
     home.files(test_it__py=TEST, fails="none")
     status, log = job.run()
     assert status == 0, log
+    print(log)  # shown when the test fails
     lines = log.splitlines()
     lines = [line for line in lines if not re.fullmatch(r"::(stop-commands::)?[0-9a-f]{32}(::)?", line)]
     begin, end = lines.index("::group::python3 -m unittest -v"), len(lines) - lines[::-1].index("::endgroup::") - 1
-    assert lines[0].startswith("::group::mesh: ")
+    # A machine with much to do may have a notice before the first event, with which the first group begins.
+    assert [line for line in lines[:begin] if line.startswith("::group::mesh: ")]
     assert lines[begin - 1] == "::endgroup::"
     for rank in "01":
         assert any(line.startswith(f"[{rank}] Ran 1 test") for line in lines[begin:end])

@@ -29,7 +29,8 @@ def test_every_command_in_order_with_mesh_own_lines(home: Home) -> None:
     commands(home, "cd /; export GONE=1; echo one", "echo two $PWD $GONE >&2", "echo $NODE_RANK")
     done = home.mesh("setup", "local")
     assert done.status == 0, done.err
-    told = [line for line in done.err.splitlines() if "logs:" not in line]
+    # On a machine with much to do, a start that takes long is told as well.
+    told = [line for line in done.err.splitlines() if "logs:" not in line and "still connecting" not in line]
     assert told[0] == "==> Setting up cluster 'local' (2 hosts)"
     assert sorted(told[1:3]) == ["==> [local-0] setup completed", "==> [local-1] setup completed"]
     assert told[3:] == ["==> Cluster 'local' setup complete"]
