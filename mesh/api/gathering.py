@@ -13,6 +13,7 @@ from mesh.protocol.replies import Run, Runs
 
 RUNNING, ENDED = "running", "ended"
 GOING_ON = ("waiting", "preparing", RUNNING, "pulling", "ending")  # states of an agent before ENDED, in their order
+NOT_ANSWERING = "not answering"  # its agent is there, but does nothing
 ORPHANED = "orphaned"  # processes of the run are there, and no agent of it
 
 
@@ -26,7 +27,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
     since: float  # seconds since the epoch, on its owner's clock; 0.0 if no host reports it
     hosts: tuple[str, ...]  # that have reported it
     ranks: int  # that are running
-    state: str  # of the host that is least far: "waiting" to "ended"; with "orphaned", after a comma, for lost agents
+    state: str  # of the host that is least far: "waiting" to "ended"; then "not answering" and "orphaned", after commas
     attached: bool  # a client is there
     detached: bool  # it needs none
     devices: tuple[str, ...]  # HOST:PATH of the devices that it holds
@@ -39,19 +40,21 @@ def state_of(states: Iterable[str], *, has_orphans: bool = False) -> str:
     """Return the state of a run: that of the host which is least far, as a run ends with its last host.
 
     states: of its agents; "" of an agent of another version of mesh, which sends none
-    has_orphans: "orphaned" follows after a comma, or stands alone once all agents have ended
+    has_orphans: "orphaned" follows after a comma, or stands alone once all agents have ended; "not answering" of an
+    agent likewise
 
     >>> state_of(["ended", "running"]), state_of(["running", "preparing"]), state_of(["ended", "ended"])
     ('running', 'preparing', 'ended')
     >>> state_of(["ended", ""], has_orphans=True), state_of(["ended"], has_orphans=True), state_of([], has_orphans=True)
     ('running,orphaned', 'orphaned', 'orphaned')
+    >>> state_of(["not answering", "running"])
+    'running,not answering'
     """
     found = {one or RUNNING for one in states}
-    order = (*GOING_ON, *sorted(found - {*GOING_ON, ENDED}), ENDED)  # a newer mesh may have other states
-    least = [one for one in order if one in found][:1]
-    if not has_orphans:
-        return "".join(least)
-    return ",".join([*(one for one in least if one != ENDED), ORPHANED])
+    trouble = [NOT_ANSWERING] * (NOT_ANSWERING in found) + [ORPHANED] * has_orphans
+    order = (*GOING_ON, *sorted(found - {*GOING_ON, ENDED, NOT_ANSWERING}), ENDED)  # a newer mesh may have others
+    least = [one for one in order if one in found and not (trouble and one == ENDED)][:1]
+    return ",".join([*least, *trouble])
 
 
 class _Gathered:

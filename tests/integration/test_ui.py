@@ -225,7 +225,7 @@ def test_a_live_run_of_sixteen_ranks(home: Home, tab: Tab, tmp_path: Path) -> No
 
 def _killed_and_stopped(home: Home, served: Served, tab: Tab, enough: Path) -> None:
     """A client that is killed, and a run that is stopped from its page."""
-    stays = f"trap '' TERM; until [ -e {enough} ]; do sleep 0.1; done"  # while the page is looked at
+    stays = f"trap '' TERM; until [ -e {enough} ]; do sleep 0.5; done"  # while the page is looked at
     killed = home.popen("run", "--grace", "300", "local:2", "sh", "-c", stays, **QUIET)
     tab.open(served.base)
     tab.wait("document.querySelector('.card')?.innerText.includes('2 running')")
@@ -234,7 +234,7 @@ def _killed_and_stopped(home: Home, served: Served, tab: Tab, enough: Path) -> N
     tab.wait("document.querySelector('.card')?.innerText.includes('client gone, lease 60 s')")
     is_shown = "/busy: (running|ending)/.test(document.querySelector('#holders').innerText)"
     ask = "document.querySelector('#ask')"
-    tab.wait(f"{is_shown} || (!{ask}.disabled && {ask}.click())")  # a host may be too busy to answer in time
+    tab.wait(f"{is_shown} || (!{ask}.disabled && {ask}.click())", 3 * PATIENCE_S)  # a host may be too busy to answer
     assert f"until [ -e {enough} ]" in tab.text("#holders")
     enough.touch()
     home.files(wait__py=WAIT)
@@ -242,10 +242,10 @@ def _killed_and_stopped(home: Home, served: Served, tab: Tab, enough: Path) -> N
     tab.wait("[...document.querySelectorAll('.card a')].find(one => one.innerText == 'stopme')")
     tab.wait("[...document.querySelectorAll('.card')].some(one => /stopme[^]*2 running/.test(one.innerText))")
     tab.value("[...document.querySelectorAll('.card a')].find(one => one.innerText == 'stopme').click()")
-    tab.wait_text(".lines", "[0-1] up")
+    _wait_for_both(tab, "up")
     tab.value("document.querySelector('#signal').click()")
     tab.wait_text("#answer", "signal: done")
-    tab.wait_text(".lines", "[0-1] caught")
+    _wait_for_both(tab, "caught")
     tab.value("document.querySelector('#detach').click()")
     tab.wait_text("#answer", "detach: done")
     assert run.wait(60.0) == 0
@@ -254,6 +254,13 @@ def _killed_and_stopped(home: Home, served: Served, tab: Tab, enough: Path) -> N
     tab.value("document.querySelector('#stop').click()")
     tab.wait_text("#answer", "stop: done")
     assert "stopme" not in home.mesh("ps", "local:2").out.decode()
+
+
+def _wait_for_both(tab: Tab, text: str) -> None:
+    """Wait until ranks 0 and 1 have printed a line: one row has both, or two rows if one of them came late."""
+    rows = f"[...document.querySelectorAll('.row')].filter(one => one.querySelector('.text')?.innerText == '{text}')"
+    labels = f"{rows}.map(one => one.querySelector('.label').innerText).join()"
+    tab.wait(f"(found => found.includes('0') && found.includes('1'))({labels})")
 
 
 DATA = """\
