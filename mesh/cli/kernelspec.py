@@ -17,11 +17,11 @@ from mesh.cli.parser import split
 from mesh.cli.speech import say
 from mesh.cli.wishes import PROMPT
 from mesh.core.errors import MeshError
+from mesh.core.installing import extra_line
 
 # The directory of the notebook must not hide modules of Python, and of mesh.
 START = "import sys; sys.path[:1] = []; from mesh.cli.kernel import main; sys.exit(main(sys.argv[1:]))"
 CONNECTION = "{connection_file}"  # Jupyter puts the path in its place
-LACKING = MeshError("--install-kernel: ipykernel is not installed here", hint="pip install 'mesh[notebook]'")
 
 
 def install(given: Given) -> int:
@@ -33,7 +33,8 @@ def install(given: Given) -> int:
         import ipykernel  # noqa: F401  # which the kernel needs
         from jupyter_client.kernelspec import KernelSpecManager
     except ImportError as error:
-        raise LACKING from error
+        hint = extra_line("notebook")
+        raise MeshError("--install-kernel: ipykernel is not installed here", hint=hint) from error
     assert given.typed is not None
     name, cluster = given[d.INSTALL_KERNEL], given[o.CLUSTER] or default_cluster()[0]
     choose_cluster(cluster, given.options(), given[o.CLUSTERS], purpose=Purpose.PLAN)  # it must be there

@@ -57,9 +57,7 @@ class Attempts:
         self._ends = ""  # why the allocation is to end now; "": it is not
         self._reason, self._reason_at = "", 0.0  # the same, once clients have left
         self._look_at, self._read_at, self._limit = 0.0, 0.0, float("inf")
-        self._search_at = self._called_until = (
-            0.0  # monotonic: of the next look for a client's files; that a call lasts
-        )
+        self._search_at = self._called_until = 0.0  # monotonic: the next look for a client's files; the end of a call
         self._was_busy, self._busy_at = False, 0.0
         self._stop_at = float("inf")
         self._nodes: List[str] = []
