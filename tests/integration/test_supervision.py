@@ -85,7 +85,9 @@ def test_connections_that_are_reset_lose_nothing(pod: Home, lab: Lab) -> None:
     tell(lab)
     _, err = process.communicate(timeout=60)
     assert process.returncode in (1, 2, 3), err
-    assert err.count(b"connected again, nothing was lost") == 4
+    # Hosts that come back at about the same time are one line.
+    back = [line for line in err.decode().splitlines() if line.endswith("connected again, nothing was lost")]
+    assert all(sum(f"{host.address}:" in line or f"{host.address}," in line for line in back) == 1 for host in lab.hosts)
     assert logs(pod) == [b"".join(b"line %d\n" % n for n in range(1, 3001))] * 4
     assert gone(*lab.hosts)
 
