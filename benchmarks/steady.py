@@ -12,7 +12,7 @@ from benchmarks.figures import table
 from benchmarks.kill import SLEEP, START
 from benchmarks.rows import Chosen
 from benchmarks.stage import TICKS, BenchmarkError, Contestant, Stage
-from tests.lab import eventually, is_agent, processes_in
+from tests.lab import eventually, is_agent
 
 QUIET = 30.0  # seconds
 BEATS = 10_000
@@ -53,8 +53,7 @@ def agents(stage: Stage) -> list[Look]:
     """Of all hosts; a guardian counts as well."""
     found = []
     for host in stage.lab.hosts:
-        namespace = (Path(f"/proc/{host.pid}/ns/pid")).readlink()
-        for pid, command in processes_in(str(namespace)):
+        for pid, command in host.processes():
             if is_agent(command):
                 with contextlib.suppress(OSError):
                     found.append(Look.at(pid))

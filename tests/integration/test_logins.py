@@ -125,8 +125,8 @@ class Watch:
 
     def _look(self) -> None:
         while not self._over.is_set():
-            for namespace in [*self._namespaces, os.readlink("/proc/self/ns/pid")]:
-                self.seen.update(command for _, command in processes_in(namespace))
+            for found in processes_in([*self._namespaces, os.readlink("/proc/self/ns/pid")]).values():
+                self.seen.update(command for _, command in found)
             self._over.wait(0.02)  # the processor is for those that are watched
 
     def __enter__(self) -> Watch:
