@@ -7,7 +7,6 @@ import json
 import pytest
 
 from tests.conftest import Home
-from tests.full import times
 from tests.integration.test_attach import runs
 from tests.lab import Lab
 
@@ -21,7 +20,7 @@ def run_of(home: Home, *words: str, status: int) -> str:
 
 def test_a_planted_file_among_many_is_found_and_the_directory_stays_as_it_is(home: Home) -> None:
     """With MESH_TEST_FULL=1 there are 500."""
-    count = times(60, 500)
+    count = 500
     home.files(mesh__yaml="keep_tree: true\n")
     files = [home.project / f"data-{number:03}.txt" for number in range(count)]
     for file in files:

@@ -17,11 +17,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Home
-from tests.full import times
 from tests.lab import Lab, PlainLab, eventually
 from tests.ports import free_port
 
-AT_ONCE = times(20, 64)  # requests to each host; a server answers none before all have come
+AT_ONCE = 64  # requests to each host; a server answers none before all have come
 HTTP, COUNTER, ENDLESS, CLOSED = 8000, 8001, 8002, 8003
 SERVER = f"""\
 import http.server, os, socket, threading, time
