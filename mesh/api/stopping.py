@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import secrets
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -22,7 +23,7 @@ from mesh.core.ranks import choose_ranks, told_ranks
 from mesh.engine.question import Question
 from mesh.protocol.questions import Restart, Stop
 from mesh.protocol.replies import NewProcess, NewProcesses, Stopped
-from mesh.rundir.records import State
+from mesh.rundir.records import Record, State
 
 if TYPE_CHECKING:
     from mesh.api.slurmattempts import Stopping
@@ -31,6 +32,7 @@ GRACE_S = 10.0  # of a run that this machine has no record of
 HOST_GRACE_MARGIN_S = 30.0  # beyond the grace, until a host that ends a run counts as lost
 ANSWER_MARGIN_S = 10.0  # beyond the grace, for SIGKILL to take effect and for the new process to start
 ASKING_MARGIN_S = 15.0  # beyond that, for the connections to the agents
+CLIENT_END_S, CLIENT_POLL_S = 10.0, 0.1  # for the client of a run that ends to write that it has ended
 
 
 def stop(
@@ -67,13 +69,42 @@ def stop(
         )
     else:
         where = find_run(run, cluster, options, clusters_file)
-    stopped = stop_found(where, options.grace)
+    try:
+        stopped = stop_found(where, options.grace)
+    except MeshError:
+        # The client of the run has ended it as well, and has given back its hosts before they could answer.
+        if where.record is None or not _ends_now(where.record):
+            raise
+        stopped = {where.run}
     if not stopped and run and not where.record:
         names = ", ".join(found.name for found in where.clusters)
         raise UsageError(f"no run {run!r} is on {names}, and none is recorded here", hint="`mesh ps` lists what runs")
     for one in sorted({*stopped, *([where.run] if where.run else [])}):
         _note_end(one, clusters_file)
     return tuple(sorted(stopped))
+
+
+def _ends_now(record: Record) -> bool:
+    """Return True if a client of this machine, which was there before, has ended its run and left nothing of it."""
+    if record.state is not State.ON:
+        return False
+    until = time.monotonic() + CLIENT_END_S
+    while True:
+        now = find_record(record.run)
+        if now is None or now.state is not State.ON or time.monotonic() > until:
+            return now is not None and has_left_nothing(now.about)
+        time.sleep(CLIENT_POLL_S)
+
+
+def has_left_nothing(about: Mapping[str, object]) -> bool:
+    """Return True if a run has ended, and all its hosts have reported that nothing of it is left. about: run.json
+
+    >>> has_left_nothing({"ended": 1.5, "lost": [], "unverified": []}), has_left_nothing({"ended": 1.5, "lost": [{}]})
+    (True, False)
+    >>> has_left_nothing({"ended": None})
+    False
+    """
+    return about.get("ended") is not None and not about.get("lost") and not about.get("unverified")
 
 
 def _stop_attempts(slurm: Stopping, options: Options, clusters_file: str) -> tuple[str, ...]:
