@@ -20,45 +20,46 @@ GENEROUS_S = 120.0  # for looks by commands, on a machine with much to do
 LOOP = "import signal, time; signal.signal(10, lambda *_: print('signalled', flush=True)); print('up', flush=True)"
 
 
+# Of this process of tests alone: the hosts of local have the runs of all.
+NAME, TAG = f"lr{os.getpid()}", f"sweep{os.getpid()}"
+
+
 @pytest.fixture
 def named(home: Home) -> Iterator[str]:
-    """A detached run that is called lr3 and has the tag sweep; other runs have come after it."""
+    """A detached run that has a name and a tag; other runs have come after it."""
     home.files(loop__py=LOOP + "\nwhile True: time.sleep(0.05)\n")
-    done = home.mesh("run", "-d", "--name", "lr3", "--tag", "sweep", "local:1", "python3", "loop.py")
+    done = home.mesh("run", "-d", "--name", NAME, "--tag", TAG, "local:1", "python3", "loop.py")
     assert done.status == 0, done.err
     assert home.mesh("exec", "--name", "look", "local:1", "true").status == 0
     assert home.mesh("run", "--name", "other", "local:1", "true").status == 0
     try:
         yield done.out.decode().strip()
     finally:
-        home.mesh("stop", "lr3")
+        home.mesh("stop", NAME)
 
 
 def test_every_command_finds_a_run_by_its_name_its_tag_or_a_part(home: Home, named: str, tmp_path: Path) -> None:
-    assert eventually(lambda: home.mesh("logs", "lr3").lines == ["[0] up"], GENEROUS_S)
-    assert home.mesh("signal", "r3", "USR1").out == b"signalled rank 0\n"
+    assert eventually(lambda: home.mesh("logs", NAME).lines == ["[0] up"], GENEROUS_S)
+    assert home.mesh("signal", NAME[1:], "USR1").out == b"signalled rank 0\n"
     assert eventually(lambda: home.mesh("logs", named[-6:]).lines == ["[0] signalled", "[0] up"], GENEROUS_S)
-    assert (
-        home.mesh("detach", "sweep").err
-        == f"==> {named} is still running, detached; `mesh attach {named}` comes back\n"
-    )
-    assert json.loads(home.mesh("stacks", "--json", "lr3").out)["run"] == named
+    assert home.mesh("detach", TAG).err == f"==> {named} is still running, detached; `mesh attach {named}` comes back\n"
+    assert json.loads(home.mesh("stacks", "--json", NAME).out)["run"] == named
     (row,) = [one for one in json.loads(home.mesh("ps", "--json", "local:1").out) if one["run"] == named]
-    assert (row["run"], row["name"], row["tags"]) == (named, "lr3", ["sweep"])
+    assert (row["run"], row["name"], row["tags"]) == (named, NAME, [TAG])
     (tmp_path / "elsewhere").mkdir()
     other = replace(home, environ={**home.environ, "XDG_STATE_HOME": str(tmp_path / "elsewhere")})
-    shown = other.mesh("logs", "--cluster", "local:1", "lr3")
+    shown = other.mesh("logs", "--cluster", "local:1", NAME)
     assert shown.lines[:2] == ["[0] signalled", "[0] up"], shown.err
     (record,) = [json.loads(line) for line in other.mesh("runs", "--json").out.splitlines()]
-    assert (record["run"], record["name"], record["tags"]) == (named, "lr3", ["sweep"])
-    assert other.mesh("stop", "--cluster", "local:1", "sweep").lines == [f"stopped {named}"]
-    assert home.mesh("attach", "--output", "none", "lr3").status == 143
+    assert (record["run"], record["name"], record["tags"]) == (named, NAME, [TAG])
+    assert other.mesh("stop", "--cluster", "local:1", TAG).lines == [f"stopped {named}"]
+    assert home.mesh("attach", "--output", "none", NAME).status == 143
 
 
 def test_stop_finds_the_name_of_a_run_that_only_its_hosts_know(home: Home, named: str, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     other = replace(home, environ={**home.environ, "XDG_STATE_HOME": str(tmp_path / "elsewhere")})
-    assert other.mesh("stop", "--cluster", "local:1", "lr3").lines == [f"stopped {named}"]
+    assert other.mesh("stop", "--cluster", "local:1", NAME).lines == [f"stopped {named}"]
 
 
 def test_last_is_the_newest_run_for_every_command_and_never_an_exec(home: Home) -> None:
