@@ -352,7 +352,7 @@ class Done:
 
     @property
     def said(self) -> str:
-        """What it wrote on stderr, less the lines about hosts that a busy machine reaches slowly."""
+        """Its stderr, without lines about hosts that a busy machine reaches slowly."""
         slow = r"(?m)^==> (still connecting to|connecting:|pulling:|not reached after) .*\n( +mesh .*\n)?"
         return re.sub(slow, "", self.err)
 

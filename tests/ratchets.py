@@ -31,7 +31,7 @@ HIDES_THE_ACTOR = re.compile(r"(What|Who|Whoever|Whether|Of|As|One|Nobody|Somebo
 VERBS_OF_PEOPLE = re.compile(
     r"\b(tells?|told|telling|says?|said|saying|hears?|heard|knocks?|minds?|obeys?|obeyed|knows?|knew|known)\b"
 )
-# As Python's own tokenizer finds them, in a small part of its time. A prefix of a string changes nothing.
+# Finds the same comments as Python's own tokenizer, in a small part of its time. Prefixes of strings do not matter.
 STRING_OR_COMMENT = re.compile(
     r"""\"{3}(?:\\.|[^\\])*?\"{3}|'{3}(?:\\.|[^\\])*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|(\#[^\n]*)""",
     re.DOTALL,

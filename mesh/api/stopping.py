@@ -73,7 +73,7 @@ def stop(
         stopped = stop_found(where, options.grace)
     except MeshError:
         # The client of the run has ended it as well, and has given back its hosts before they could answer.
-        if where.record is None or not _ends_now(where.record):
+        if where.record is None or not has_ended_meanwhile(where.record):
             raise
         stopped = {where.run}
     if not stopped and run and not where.record:
@@ -84,11 +84,11 @@ def stop(
     return tuple(sorted(stopped))
 
 
-def _ends_now(record: Record) -> bool:
-    """Return True if a client of this machine, which was there before, has ended its run and left nothing of it."""
+def has_ended_meanwhile(record: Record, within: float = CLIENT_END_S) -> bool:
+    """Return True if the client of a run, which was there before, has ended it and left nothing. within: seconds"""
     if record.state is not State.ON:
         return False
-    until = time.monotonic() + CLIENT_END_S
+    until = time.monotonic() + within
     while True:
         now = find_record(record.run)
         if now is None or now.state is not State.ON or time.monotonic() > until:

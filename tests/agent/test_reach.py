@@ -30,7 +30,7 @@ def reap(before: set[str]) -> None:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What answers has the time for it on a slow machine."""
+    """Allow a server so much time for its answer that a slow machine suffices."""
     monkeypatch.setattr(reach, "REACH_TIMEOUT_S", 8.0)
     monkeypatch.setattr(reach, "LISTEN_LIMIT_S", 600.0)
 

@@ -42,7 +42,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What this process asks has the time to answer on a slow machine."""
+    """Allow the processes that are asked here so much time that a slow machine suffices."""
     monkeypatch.setattr(handlers, "WRITE_LIMIT_S", 60.0)
 
 

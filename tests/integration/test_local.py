@@ -13,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mesh.api.records import find_record
+from mesh.api.stopping import has_ended_meanwhile
 from tests.conftest import PATIENCE, Home
 from tests.full import times
 from tests.lab import eventually
@@ -278,3 +280,21 @@ def test_a_signal_that_comes_late(home: Home) -> None:
         process.send_signal(signal.SIGCONT)
         process.communicate(timeout=60)
         assert process.returncode == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stop_whose_hosts_are_gone_goes_by_the_end_that_the_client_writes(
+    home: Home, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    for name, value in home.environ.items():
+        monkeypatch.setenv(name, value)
+    client = home.popen("run", "--grace", "1", "local:1", "sh", "-c", "echo up; exec sleep 1000")
+    assert client.stdout is not None
+    assert client.stdout.readline() == b"[0] up\n"
+    record = find_record("last")
+    assert record is not None
+    client.send_signal(number)
+    try:
+        assert has_ended_meanwhile(record, within=PATIENCE) == (number == signal.SIGINT)
+    finally:
+        client.communicate(timeout=60)

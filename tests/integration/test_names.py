@@ -20,7 +20,7 @@ GENEROUS_S = 120.0  # for looks by commands, on a machine with much to do
 LOOP = "import signal, time; signal.signal(10, lambda *_: print('signalled', flush=True)); print('up', flush=True)"
 
 
-# Of this process of tests alone: the hosts of local have the runs of all.
+# No other process of tests uses them: on the hosts of `local`, commands find the runs of all processes.
 NAME, TAG = f"lr{os.getpid()}", f"sweep{os.getpid()}"
 
 

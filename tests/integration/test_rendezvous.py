@@ -121,7 +121,7 @@ def test_the_interface_towards_rank_0(pod: Home, lab: Lab) -> None:
         assert (done.status, done.lines) == (0, ["[0] ", "[1] "])
         text = ": no route from here to 192.0.2.1, the address of rank 0"
         named = [line.partition(text)[0] for line in done.err.splitlines() if text in line]
-        # One line has both hosts, or two lines if a notice came late.
+        # Both hosts are in one line, or in two lines if a notice came late.
         assert {name for names in named for name in names.replace("==> ", "").split(", ")} == {
             first.address,
             second.address,

@@ -37,7 +37,7 @@ FIRST_SLEEPS = f"echo $MESH_ATTEMPT; [ $MESH_ATTEMPT != 1 ] || {NAP}"
 
 @pytest.fixture(scope="module")
 def lasting_desk(session_emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    """One user with one steward for all tests here: their jobs come one after another."""
+    """A user with one steward, for the jobs of all tests here, one after another."""
     home = new_home(tmp_path_factory.mktemp("user"))
     make_user(home, session_emulator)
     with served(home) as found:

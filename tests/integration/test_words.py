@@ -69,7 +69,7 @@ mesh signal last USR1
 """
 
 
-# One of each kind: what is compared on terminals too.
+# Mistakes whose messages are compared on terminals too, one of each kind.
 KINDS = r"""
 mesh kill
 mesh list
